@@ -1,0 +1,53 @@
+# Every target sets up what it needs; `make` alone lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+# What the linters look at; benchmarks and scripts join as soon as they exist.
+SOURCES := src tests $(wildcard benchmarks)
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench bench-quick soak docs pins clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## create .venv with pinned versions (PYTHON=python3.12 picks another Python)
+
+$(READY): pyproject.toml constraints.txt
+	@scripts/setup.sh "$(PYTHON)"
+
+demo: $(READY) ## run the main job on the embedded default
+	@$(BIN)/python -m deltalakedb.demo $(ARGS)
+
+test: $(READY) ## run the tests, a real Postgres included (ARGS="-k name" narrows them)
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(READY) ## lint, format, types, layering
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict $(SOURCES)
+	$(BIN)/lint-imports
+
+format: $(READY) ## rewrite the code in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY) ## run the benchmarks, with peers in the same run
+	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-quick: $(READY) ## the benchmarks on small data: do they still run?
+	$(BIN)/python -m benchmarks --quick $(ARGS)
+
+soak: $(READY) ## long contention, kill and fault runs
+	DELTALAKEDB_SOAK=1 $(BIN)/python -m pytest --timeout=3600 $(ARGS)
+
+docs: $(READY) ## check that every link in the documentation leads somewhere
+	@$(BIN)/python scripts/check_docs.py
+
+pins: $(READY) ## rewrite constraints.txt with the newest versions that fit together
+	@$(BIN)/python scripts/pins.py
+
+clean: ## remove .venv and everything that can be made again
+	rm -rf .venv .venv.lock build dist .coverage* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
