@@ -1,0 +1,164 @@
+"""Every error a user can cause or meet, under one root.
+
+The class is the kind of failure; the message says what failed, why, and what to do about it.
+An error never carries a password: whatever comes from a URL passes through `store.url` first.
+"""
+
+from __future__ import annotations
+
+
+class DeltaLakeDbError(Exception):
+    """The root: `what` failed, `why`, and the `fix` a person can apply."""
+
+    def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
+        self.what = what
+        self.why = why
+        self.fix = fix
+        super().__init__(what, why, fix)
+
+    def __str__(self) -> str:
+        return " ".join(_sentence(part) for part in (self.what, self.why, self.fix) if part)
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+# --- reaching the catalog -----------------------------------------------------------------
+
+
+class ConfigurationError(DeltaLakeDbError):
+    """An option or argument has a value that cannot work."""
+
+
+class InvalidUrlError(ConfigurationError):
+    """The catalog URL cannot be understood."""
+
+
+class MissingDriverError(ConfigurationError):
+    """An optional dependency that this engine or feature needs is not installed."""
+
+
+class CatalogError(DeltaLakeDbError):
+    """The database that holds the log failed or refused."""
+
+
+class CatalogUnreachableError(CatalogError):
+    """The database cannot be opened: wrong host, password, file, or permission."""
+
+
+class CatalogBusyError(CatalogError):
+    """Another writer or process held the database for longer than the time limit."""
+
+
+class CatalogPermissionError(CatalogError):
+    """The database role may not do this."""
+
+
+class CatalogConnectionLostError(CatalogError):
+    """The connection broke while it was in use; nothing is known of the last statement."""
+
+
+class CommitOutcomeUnknownError(CatalogConnectionLostError):
+    """The connection broke while COMMIT was under way: it may or may not have happened."""
+
+
+class CatalogConstraintError(CatalogError):
+    """A row would break a constraint of the catalog, e.g. a version that exists already."""
+
+
+class MigrationError(CatalogError):
+    """The schema of the catalog is not what this release expects, or a migration failed."""
+
+
+class SchemaTooNewError(MigrationError):
+    """The catalog was migrated by a newer release than this one."""
+
+
+class SchemaOutdatedError(MigrationError):
+    """The catalog has pending migrations, and this connection was told not to apply them."""
+
+
+class CorruptCatalogError(CatalogError):
+    """The catalog contradicts itself."""
+
+
+# --- the Delta log ------------------------------------------------------------------------
+
+
+class InvalidActionError(DeltaLakeDbError):
+    """An action breaks the Delta protocol: a field is missing, of the wrong type, or absurd."""
+
+
+class InvalidSchemaError(DeltaLakeDbError):
+    """A table schema, partition value or statistic cannot be understood for its type."""
+
+
+class InvalidLogError(DeltaLakeDbError):
+    """A file of a `_delta_log` is damaged; the message names the file and the line."""
+
+
+class UnsupportedFeatureError(DeltaLakeDbError):
+    """The table needs a protocol feature that this release cannot honour."""
+
+
+# --- tables and versions ------------------------------------------------------------------
+
+
+class TableNotFoundError(DeltaLakeDbError):
+    """No table of that name or location is registered in this catalog."""
+
+
+class TableExistsError(DeltaLakeDbError):
+    """A table of that name or location is registered already."""
+
+
+class VersionNotFoundError(DeltaLakeDbError):
+    """The version or timestamp lies outside what the table still has."""
+
+
+# --- commits ------------------------------------------------------------------------------
+
+
+class CommitRejectedError(DeltaLakeDbError):
+    """The commit breaks a rule of Delta; nothing was written. `rule` names it."""
+
+    def __init__(self, what: str, *, rule: str, why: str = "", fix: str = "") -> None:
+        self.rule = rule
+        super().__init__(what, why=why, fix=fix)
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} (rule: {self.rule})"
+
+
+class CommitConflictError(DeltaLakeDbError):
+    """A concurrent commit won, and this one cannot be rebased on it; nothing was written."""
+
+
+class ConcurrentAppendError(CommitConflictError):
+    """A winner added files that this transaction's reads would have seen."""
+
+
+class ConcurrentDeleteReadError(CommitConflictError):
+    """A winner removed a file that this transaction read."""
+
+
+class ConcurrentDeleteDeleteError(CommitConflictError):
+    """A winner removed a file that this transaction removes too."""
+
+
+class MetadataChangedError(CommitConflictError):
+    """A winner changed the table's metadata."""
+
+
+class ProtocolChangedError(CommitConflictError):
+    """A winner changed the table's protocol."""
+
+
+class ConcurrentTransactionError(CommitConflictError):
+    """A winner advanced an app transaction or a metadata domain that this commit relies on."""
+
+
+class RetriesExhaustedError(CommitConflictError):
+    """The commit could be rebased each time, but never won within its limits."""

@@ -1,0 +1,105 @@
+"""What the store needs of an engine: transactions, named queries, bulk inserts.
+
+`postgres.py`, `sqlite.py` and `duckdb.py` hold the differences, each with its reason. Driver errors
+leave this room only as DeltaLakeDbError, classified by SQLSTATE or error code, never by their text.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from deltalakedb.store.queries import load_queries, rewrite
+from deltalakedb.store.relations import Relation
+
+if TYPE_CHECKING:
+    from deltalakedb.store.url import CatalogUrl, Engine
+
+Row = tuple[Any, ...]
+
+
+class Session(ABC):
+    """One open transaction. UUIDs and JSON come back as text, lists as lists or JSON text."""
+
+    engine: ClassVar[Engine]
+
+    def run(self, query: str, /, **params: object) -> list[Row]:
+        """Run a named query; its rows, or an empty list when it returns none."""
+        return self.execute(load_queries(self.engine)[query], params)
+
+    def one(self, query: str, /, **params: object) -> Row | None:
+        """The only row of a named query, or None."""
+        rows = self.run(query, **params)
+        return rows[0] if rows else None
+
+    def changed(self, query: str, /, **params: object) -> int:
+        """Run a named INSERT, UPDATE or DELETE; how many rows it changed."""
+        return self.execute_count(load_queries(self.engine)[query], params)
+
+    @abstractmethod
+    def execute(self, sql: str, params: Mapping[str, object]) -> list[Row]:
+        """Run SQL that is already in the driver's parameter style."""
+
+    @abstractmethod
+    def execute_count(self, sql: str, params: Mapping[str, object]) -> int:
+        """Run SQL that changes rows; how many."""
+
+    @abstractmethod
+    def script(self, sql: str) -> None:
+        """Run several statements without parameters (migrations)."""
+
+    @abstractmethod
+    def insert(self, relation: Relation, rows: Sequence[Row]) -> None:
+        """Insert rows, in the column order of the relation, by the engine's fastest safe way."""
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Statements inside may be sent together; an engine without that sends them one by one."""
+        yield
+
+    def encode_text(self, text: str) -> str:
+        """`text` as this engine can store it."""
+        return text
+
+    def decode_text(self, text: str) -> str:
+        """The inverse of `encode_text`."""
+        return text
+
+
+class Dialect(ABC):
+    """An engine, reached through a pool of connections."""
+
+    engine: ClassVar[Engine]
+    url: CatalogUrl
+
+    @abstractmethod
+    def read(self) -> _SessionContext:
+        """A transaction that reads; it sees one consistent state where the engine allows."""
+
+    @abstractmethod
+    def write(self) -> _SessionContext:
+        """A transaction that writes: committed on success, rolled back on any exception.
+
+        Waits for other writers up to the URL's timeout. Raises CommitOutcomeUnknownError when the
+        answer to COMMIT was lost.
+        """
+
+    @abstractmethod
+    def lock_migrations(self, session: Session) -> None:
+        """Hold off other migrators until the transaction of `session` ends."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release every connection."""
+
+    def sql(self, text: str) -> str:
+        """SQL with `:name` parameters, in the driver's style."""
+        return rewrite(text, self.engine)
+
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    _SessionContext = AbstractContextManager[Session]

@@ -1,0 +1,307 @@
+"""DuckDB: a columnar catalog for one process with any number of threads.
+
+Differences from the other engines, and why:
+
+- A DuckDB file belongs to one process. Opening waits for another process up to the time limit,
+  then explains. Inside the process every connection shares one database instance.
+- Two transactions that touch the same row do not wait for each other, the later one fails. Writers
+  therefore take turns by a lock of this process, with the same time limit.
+- Row-by-row inserts are slow; anything but a few rows goes in as one Arrow table.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+from uuid import UUID
+
+from deltalakedb.errors import (
+    CatalogBusyError,
+    CatalogConstraintError,
+    CatalogError,
+    CatalogUnreachableError,
+    ConfigurationError,
+    CorruptCatalogError,
+    DeltaLakeDbError,
+    MissingDriverError,
+)
+from deltalakedb.store.dialect import Dialect, Row, Session
+from deltalakedb.store.pool import Pool
+from deltalakedb.store.relations import Kind, Relation
+
+try:
+    import duckdb
+except ImportError as error:
+    raise MissingDriverError(
+        "A duckdb:/// catalog needs the DuckDB driver, which is not installed",
+        fix="pip install 'deltalakedb[duckdb]'",
+    ) from error
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from deltalakedb.store.url import CatalogUrl, Engine
+
+_FEW_ROWS = 8
+_POLL_SECONDS = 0.05
+_ONE_PROCESS = "A DuckDB file can be open in one process only"
+
+
+@dataclass(slots=True)
+class _Instance:
+    """The database instance that all catalogs of this process on one file share."""
+
+    connection: duckdb.DuckDBPyConnection
+    users: int = 0
+    writer: threading.Lock = field(default_factory=threading.Lock)
+
+
+_instances: dict[tuple[int, str], _Instance] = {}
+_instances_lock = threading.Lock()
+
+
+class DuckdbSession(Session):
+    """A transaction on one DuckDB cursor."""
+
+    engine: ClassVar[Engine] = "duckdb"
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+
+    def execute(self, sql: str, params: Mapping[str, object]) -> list[Row]:
+        rows = self._connection.execute(sql, params or None).fetchall()
+        return [tuple(str(v) if type(v) is UUID else v for v in row) for row in rows]
+
+    def execute_count(self, sql: str, params: Mapping[str, object]) -> int:
+        rows = self._connection.execute(sql, params or None).fetchall()
+        return int(rows[0][0]) if rows else 0
+
+    def script(self, sql: str) -> None:
+        self._connection.execute(sql)
+
+    def insert(self, relation: Relation, rows: Sequence[Row]) -> None:
+        if not rows:
+            return
+        columns = ", ".join(relation.columns)
+        if len(rows) <= _FEW_ROWS:
+            marks = ", ".join("(" + ", ".join("?" * len(relation.columns)) + ")" for _ in rows)
+            values = [value for row in rows for value in row]
+            self._connection.execute(
+                f"INSERT INTO {relation.name} ({columns}) VALUES {marks}",  # noqa: S608
+                values,
+            )
+            return
+        self._connection.register("incoming_rows", _as_arrow(relation, rows))
+        try:
+            self._connection.execute(
+                f"INSERT INTO {relation.name} ({columns}) "  # noqa: S608
+                f"SELECT {columns} FROM incoming_rows"
+            )
+        finally:
+            self._connection.unregister("incoming_rows")
+
+
+
+def _as_arrow(relation: Relation, rows: Sequence[Row]) -> pa.Table:
+    import pyarrow as pa
+
+    types = {
+        Kind.INT: pa.int64(),
+        Kind.BOOL: pa.bool_(),
+        Kind.LIST: pa.list_(pa.string()),
+        Kind.BYTES: pa.binary(),
+    }
+    columns = zip(*rows, strict=True)
+    arrays = [
+        pa.array(column, types.get(kind, pa.string()))
+        for column, kind in zip(columns, relation.kinds, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, names=list(relation.columns))
+
+
+class DuckdbDialect(Dialect):
+    """One database file, owned by this process while it is open."""
+
+    engine: ClassVar[Engine] = "duckdb"
+
+    def __init__(self, url: CatalogUrl) -> None:
+        self.url = url
+        self._key = (os.getpid(), os.path.realpath(url.target))
+        self._instance = self._open()
+        self._closed = False
+        self._pool = Pool(
+            self._instance.connection.cursor,
+            close=duckdb.DuckDBPyConnection.close,
+            alive=lambda _: True,
+            size=url.pool_size,
+            timeout=url.timeout,
+        )
+
+    def _open(self) -> _Instance:
+        target = Path(self.url.target)
+        if not target.parent.is_dir():
+            raise CatalogUnreachableError(
+                f"{self.url.display} cannot be opened",
+                why=f"The folder {target.parent} does not exist",
+                fix="Create it, or correct the path (a relative path has three slashes)",
+            )
+        with _instances_lock:
+            instance = _instances.get(self._key)
+            if instance is None:
+                instance = _Instance(self._connect(target))
+                _instances[self._key] = instance
+            instance.users += 1
+            return instance
+
+    def _connect(self, target: Path) -> duckdb.DuckDBPyConnection:
+        deadline = time.monotonic() + self.url.timeout
+        last_chance = False
+        while True:
+            try:
+                return duckdb.connect(str(target), config=dict(self.url.options))
+            except (duckdb.InvalidInputException, duckdb.CatalogException) as error:
+                raise ConfigurationError(
+                    f"{self.url.display} has an option that DuckDB refuses",
+                    why=self.url.redact(_first_line(error)),
+                    fix="Options after '?' are DuckDB settings, e.g. threads=2",
+                ) from error
+            except duckdb.IOException as error:
+                if not _is_locked(target):
+                    # The other process may have gone between the failure and this look.
+                    if last_chance:
+                        raise _translate(error, self.url) from error
+                    last_chance = True
+                    continue
+                if time.monotonic() >= deadline:
+                    raise CatalogBusyError(
+                        f"{self.url.display} stayed open in another process "
+                        f"for {self.url.timeout:g} s",
+                        why=_ONE_PROCESS,
+                        fix="Close it there, raise timeout=… in the catalog URL, "
+                        "or use postgresql:// for several processes",
+                    ) from error
+                time.sleep(_POLL_SECONDS)
+            except duckdb.Error as error:
+                raise _translate(error, self.url) from error
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """One consistent state, taken at the first query."""
+        with self._transaction() as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """The one writer of this process, after waiting for the others."""
+        if not self._instance.writer.acquire(timeout=self.url.timeout):
+            raise CatalogBusyError(
+                f"{self.url.display} stayed locked by another writer for {self.url.timeout:g} s",
+                why="DuckDB commits of one process take turns",
+                fix="Try again, or raise timeout=… in the catalog URL",
+            )
+        try:
+            with self._transaction() as session:
+                yield session
+        finally:
+            self._instance.writer.release()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Session]:
+        if os.getpid() != self._key[0]:
+            raise CatalogError(
+                f"{self.url.display} was opened before this process was forked",
+                why=_ONE_PROCESS,
+                fix="Call deltalakedb.connect() in the process that uses it",
+            )
+        connection = self._pool.acquire()
+        try:
+            with self._translated():
+                connection.execute("BEGIN TRANSACTION")
+                try:
+                    yield DuckdbSession(connection)
+                    connection.execute("COMMIT")
+                except BaseException:
+                    _rollback(connection)
+                    raise
+        finally:
+            self._pool.release(connection)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except duckdb.Error as error:
+            raise _translate(error, self.url) from error
+
+    def lock_migrations(self, session: Session) -> None:
+        """The writer lock of this process holds off every other migrator."""
+
+    def close(self) -> None:
+        if self._closed or os.getpid() != self._key[0]:
+            return
+        self._closed = True
+        self._pool.close()
+        with _instances_lock:
+            self._instance.users -= 1
+            if self._instance.users == 0:
+                del _instances[self._key]
+                self._instance.connection.close()
+
+
+def _rollback(connection: duckdb.DuckDBPyConnection) -> None:
+    try:
+        connection.execute("ROLLBACK")
+    except duckdb.TransactionException:
+        # A failed COMMIT has ended the transaction already.
+        return
+
+
+def _is_locked(target: Path) -> bool:
+    """Whether another process holds the file: DuckDB's error has no code that tells."""
+    import fcntl
+
+    try:
+        with target.open("rb+") as handle:
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(handle, fcntl.LOCK_UN)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+def _translate(error: duckdb.Error, url: CatalogUrl) -> DeltaLakeDbError:
+    reason = url.redact(_first_line(error))
+    if isinstance(error, duckdb.TransactionException):
+        return CatalogBusyError(
+            f"{url.display} refused a transaction that met another one",
+            why=reason,
+            fix="Try again",
+        )
+    if isinstance(error, duckdb.ConstraintException):
+        return CatalogConstraintError(f"{url.display} refused a row", why=reason)
+    if isinstance(error, duckdb.IOException):
+        return CatalogUnreachableError(
+            f"{url.display} cannot be opened or written",
+            why=reason,
+            fix="Check that the path is a file in a folder you may write to, "
+            "that the disk has room, and that no other process has it open",
+        )
+    if isinstance(error, (duckdb.SerializationException, duckdb.FatalException)):
+        return CorruptCatalogError(
+            f"{url.display} is damaged, or was written by another version of DuckDB",
+            why=reason,
+            fix="Open it with the DuckDB version that wrote it, or restore a backup",
+        )
+    return CatalogError(f"{url.display} failed", why=reason)

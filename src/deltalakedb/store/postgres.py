@@ -1,0 +1,322 @@
+"""Postgres: any number of writers and processes, on one server.
+
+Differences from the other engines, and why:
+
+- Its text cannot hold NUL, which Delta's strings may. NUL is stored as U+E000 '0' and U+E000 itself
+  as U+E000 '1'; both ways are exact, and text without those two characters is stored as it is.
+  Columns of type JSON keep their text, where NUL is written as an escape sequence anyway.
+- Waiting for a lock ends by `lock_timeout`; idle connections may be dead after a server restart, so
+  a transaction that cannot even begin is begun again on a new connection.
+- More than a few rows go in by COPY.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, LiteralString, cast
+
+from deltalakedb.errors import (
+    CatalogBusyError,
+    CatalogConnectionLostError,
+    CatalogConstraintError,
+    CatalogError,
+    CatalogPermissionError,
+    CatalogUnreachableError,
+    CommitOutcomeUnknownError,
+    DeltaLakeDbError,
+    MissingDriverError,
+)
+from deltalakedb.store.dialect import Dialect, Row, Session
+from deltalakedb.store.pool import Pool
+from deltalakedb.store.relations import Kind, Relation
+
+try:
+    import psycopg
+    from psycopg import pq, sql
+    from psycopg.types.string import TextLoader
+except ImportError as error:
+    raise MissingDriverError(
+        "A postgresql:// catalog needs the Postgres driver, which is not installed",
+        fix="pip install 'deltalakedb[postgres]'",
+    ) from error
+
+if TYPE_CHECKING:
+    from deltalakedb.store.url import CatalogUrl, Engine
+
+_FEW_ROWS = 64
+_MIGRATION_LOCK = 0x64_6C_64_62  # "dldb"
+_ESCAPE = "\ue000"
+_ESCAPED = re.compile(f"{_ESCAPE}([01])")
+_UNESCAPED = {"0": "\x00", "1": _ESCAPE}
+_BUSY = frozenset({"55P03", "57014", "40001", "40P01", "53300"})
+_GONE = frozenset({"57P01", "57P02", "57P03", "57P05"})
+
+
+class PostgresSession(Session):
+    """A transaction on one Postgres connection."""
+
+    engine: ClassVar[Engine] = "postgres"
+
+    def __init__(self, connection: psycopg.Connection[Row]) -> None:
+        self._connection = connection
+
+    def execute(self, sql: str, params: Mapping[str, object]) -> list[Row]:
+        cursor = self._connection.execute(_literal(sql), self._encoded(params))
+        return cursor.fetchall() if cursor.description else []
+
+    def execute_count(self, sql: str, params: Mapping[str, object]) -> int:
+        return self._connection.execute(_literal(sql), self._encoded(params)).rowcount
+
+    def script(self, sql: str) -> None:
+        self._connection.execute(_literal(sql))
+
+    def insert(self, relation: Relation, rows: Sequence[Row]) -> None:
+        columns = ", ".join(relation.columns)
+        coded = [
+            (i, kind)
+            for i, kind in enumerate(relation.kinds)
+            if kind in (Kind.TEXT, Kind.MAP, Kind.LIST)
+        ]
+        rows = [_encode_row(row, coded) for row in rows]
+        with self._connection.cursor() as cursor:
+            if len(rows) <= _FEW_ROWS:
+                marks = ", ".join(["%s"] * len(relation.columns))
+                statement = f"INSERT INTO {relation.name} ({columns}) VALUES ({marks})"  # noqa: S608
+                cursor.executemany(_literal(statement), rows)
+                return
+            with cursor.copy(_literal(f"COPY {relation.name} ({columns}) FROM STDIN")) as copy:
+                for row in rows:
+                    copy.write_row(row)
+
+    def encode_text(self, text: str) -> str:
+        return _encode(text)
+
+    def decode_text(self, text: str) -> str:
+        return _ESCAPED.sub(lambda m: _UNESCAPED[m[1]], text) if _ESCAPE in text else text
+
+    @staticmethod
+    def _encoded(params: Mapping[str, object]) -> dict[str, Any]:
+        return {k: _encode(v) if isinstance(v, str) else v for k, v in params.items()}
+
+
+def _literal(text: str) -> LiteralString:
+    # SQL comes from this package's files and from the closed set of relations only.
+    return cast("LiteralString", text)
+
+
+def _encode(text: str) -> str:
+    if _ESCAPE in text:
+        text = text.replace(_ESCAPE, f"{_ESCAPE}1")
+    return text.replace("\x00", f"{_ESCAPE}0") if "\x00" in text else text
+
+
+def _encode_row(row: Row, coded: Sequence[tuple[int, Kind]]) -> Row:
+    values: list[Any] | None = None
+    for position, kind in coded:
+        old = row[position]
+        if old is None:
+            continue
+        if kind is Kind.TEXT:
+            new: object = _encode(old)
+        elif kind is Kind.LIST:
+            new = [_encode(item) for item in old]
+        elif "\\u0000" in old or _ESCAPE in old:
+            new = json.dumps(_encode_json(json.loads(old)), ensure_ascii=False)
+        else:
+            continue
+        if new is not old:
+            values = list(row) if values is None else values
+            values[position] = new
+    return row if values is None else tuple(values)
+
+
+def _encode_json(value: Any) -> Any:  # noqa: ANN401 - a JSON value is anything
+    if isinstance(value, str):
+        return _encode(value)
+    if isinstance(value, list):
+        return [_encode_json(item) for item in value]
+    if isinstance(value, dict):
+        return {_encode(key): _encode_json(item) for key, item in value.items()}
+    return value
+
+
+class PostgresDialect(Dialect):
+    """One schema of one database."""
+
+    engine: ClassVar[Engine] = "postgres"
+
+    def __init__(self, url: CatalogUrl) -> None:
+        self.url = url
+        self._pool: Pool[psycopg.Connection[Row]] = Pool(
+            self._connect,
+            close=_close,
+            alive=_is_idle,
+            size=url.pool_size,
+            timeout=url.timeout,
+        )
+
+    def _connect(self) -> psycopg.Connection[Row]:
+        defaults: dict[str, str | int] = {}
+        if "connect_timeout" not in self.url.options:
+            defaults["connect_timeout"] = max(2, int(self.url.timeout))
+        if "application_name" not in self.url.options:
+            defaults["application_name"] = "deltalakedb"
+        try:
+            connection = psycopg.connect(self.url.target, autocommit=True, **defaults)
+        except psycopg.Error as error:
+            raise _unreachable(error, self.url) from None
+        for name in ("uuid", "json", "jsonb"):
+            connection.adapters.register_loader(name, TextLoader)
+        connection.execute(
+            "SELECT set_config('lock_timeout', %s, false)", [f"{int(self.url.timeout * 1000)}ms"]
+        )
+        if self.url.schema is not None:
+            path = sql.Identifier(self.url.schema).as_string(connection)
+            connection.execute("SELECT set_config('search_path', %s, false)", [path])
+        return connection
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """READ COMMITTED: enough, because the ledger of a version never changes."""
+        with self._transaction("BEGIN READ ONLY") as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """READ COMMITTED; the compare-and-set of a head waits for the writer before it."""
+        with self._transaction("BEGIN") as session:
+            yield session
+
+    @contextmanager
+    def _transaction(self, begin: LiteralString) -> Iterator[Session]:
+        connection = self._begun(begin)
+        try:
+            with self._translated():
+                yield PostgresSession(connection)
+            self._commit(connection)
+        finally:
+            if connection.info.transaction_status != pq.TransactionStatus.IDLE:
+                _rollback(connection)
+            self._pool.release(connection)
+
+    def _commit(self, connection: psycopg.Connection[Row]) -> None:
+        with self._translated(CommitOutcomeUnknownError):
+            # COMMIT after a failed statement succeeds, as a rollback; only its answer tells.
+            if connection.execute("COMMIT").statusmessage != "COMMIT":
+                raise CatalogError(
+                    f"{self.url.display} rolled a transaction back instead of committing it",
+                    why="A statement inside it had failed",
+                    fix="Try again; nothing was written",
+                )
+
+    def _begun(self, begin: LiteralString) -> psycopg.Connection[Row]:
+        connection = self._pool.acquire()
+        try:
+            connection.execute(begin)
+        except psycopg.OperationalError:
+            # The server closed this idle connection, and then surely its neighbours too.
+            self._pool.release(connection)
+            self._pool.discard_idle()
+            connection = self._pool.acquire()
+            with self._translated():
+                connection.execute(begin)
+        return connection
+
+    @contextmanager
+    def _translated(
+        self, lost: type[CatalogConnectionLostError] = CatalogConnectionLostError
+    ) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise _translate(error, self.url, lost) from error
+
+    def lock_migrations(self, session: Session) -> None:
+        """An advisory lock until the transaction ends; the schema is made if it is named."""
+        session.execute(
+            "SELECT pg_advisory_xact_lock(%(lock)s, hashtext(%(schema)s))",
+            {"lock": _MIGRATION_LOCK, "schema": self.url.schema or ""},
+        )
+        if self.url.schema is not None:
+            exists = session.execute(
+                "SELECT 1 FROM pg_namespace WHERE nspname = %(schema)s",
+                {"schema": self.url.schema},
+            )
+            if not exists:
+                session.script(f"CREATE SCHEMA {sql.Identifier(self.url.schema).as_string()}")
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+def _is_idle(connection: psycopg.Connection[Row]) -> bool:
+    return (
+        not connection.closed
+        and connection.info.transaction_status == pq.TransactionStatus.IDLE
+    )
+
+
+def _close(connection: psycopg.Connection[Row]) -> None:
+    connection.close()
+
+
+def _rollback(connection: psycopg.Connection[Row]) -> None:
+    try:
+        connection.execute("ROLLBACK")
+    except psycopg.Error:
+        connection.close()
+
+
+def _reason(error: psycopg.Error, url: CatalogUrl) -> str:
+    text = error.diag.message_primary or str(error).strip()
+    return url.redact(" ".join(text.split()))
+
+
+def _unreachable(error: psycopg.Error, url: CatalogUrl) -> DeltaLakeDbError:
+    if isinstance(error, psycopg.ProgrammingError):
+        return CatalogUnreachableError(
+            f"{url.display} has options that Postgres refuses",
+            why=_reason(error, url),
+            fix="Options after '?' are libpq parameters, e.g. sslmode=require",
+        )
+    return CatalogUnreachableError(
+        f"{url.display} cannot be reached",
+        why=_reason(error, url),
+        fix="Check that the server runs and listens there, and the user, password, database "
+        "and TLS options of the catalog URL",
+    )
+
+
+def _translate(
+    error: psycopg.Error, url: CatalogUrl, lost: type[CatalogConnectionLostError]
+) -> DeltaLakeDbError:
+    state = error.sqlstate or ""
+    reason = _reason(error, url)
+    if state in _BUSY:
+        return CatalogBusyError(
+            f"{url.display} stayed locked by another transaction for {url.timeout:g} s"
+            if state == "55P03"
+            else f"{url.display} ended a transaction that met another one",
+            why=reason,
+            fix="Try again, or raise timeout=… in the catalog URL",
+        )
+    if state.startswith("23"):
+        return CatalogConstraintError(f"{url.display} refused a row", why=reason)
+    if state == "42501":
+        return CatalogPermissionError(
+            f"The database role of {url.display} may not do this",
+            why=reason,
+            fix="Grant it one of the roles of docs/how-to/roles.md",
+        )
+    if state in _GONE or state.startswith("08") or (
+        not state and isinstance(error, psycopg.OperationalError)
+    ):
+        return lost(
+            f"The connection to {url.display} was lost",
+            why=reason,
+            fix="Try again when the server is back",
+        )
+    return CatalogError(f"{url.display} failed", why=f"{reason} (SQLSTATE {state or 'none'})")

@@ -1,0 +1,60 @@
+"""Named SQL, loaded from the files beside this module.
+
+`sql/queries.sql` holds what all engines share; `sql/<engine>/queries.sql` holds what an engine must
+say differently. A query starts at a line `-- name: its_name`, its description follows as comments.
+Parameters are written `:name` and rewritten to the driver's style; values never become SQL text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.resources import files
+
+from deltalakedb.store.url import Engine
+
+_NAME = re.compile(r"^-- name: *(?P<name>[a-z_0-9]+) *$", re.MULTILINE)
+# A string, a comment or a cast is passed over; what is left with one colon is a parameter.
+_PARAMETER = re.compile(r"'(?:[^']|'')*'|--[^\n]*|::|:(?P<name>[a-z_][a-z_0-9]*)")
+
+_STYLES: Mapping[Engine, Callable[[str], str]] = {
+    "postgres": lambda name: f"%({name})s",
+    "sqlite": lambda name: f":{name}",
+    "duckdb": lambda name: f"${name}",
+}
+
+
+@cache
+def load_queries(engine: Engine) -> Mapping[str, str]:
+    """Every named query of `engine`, with parameters in its driver's style."""
+    folder = files("deltalakedb.store") / "sql"
+    found = _split((folder / "queries.sql").read_text("utf-8"))
+    found.update(_split((folder / engine / "queries.sql").read_text("utf-8")))
+    return {name: rewrite(sql, engine) for name, sql in found.items()}
+
+
+def _split(text: str) -> dict[str, str]:
+    marks = list(_NAME.finditer(text))
+    ends = [mark.start() for mark in marks[1:]] + [len(text)]
+    return {
+        mark["name"]: _strip_comments(text[mark.end() : end])
+        for mark, end in zip(marks, ends, strict=True)
+    }
+
+
+def _strip_comments(sql: str) -> str:
+    lines = (line for line in sql.splitlines() if not line.lstrip().startswith("--"))
+    return "\n".join(lines).strip().rstrip(";")
+
+
+def rewrite(sql: str, engine: Engine) -> str:
+    """`:name` parameters in the driver's style."""
+    style = _STYLES[engine]
+    if engine == "postgres":
+        sql = sql.replace("%", "%%")
+
+    def one(match: re.Match[str]) -> str:
+        return style(match["name"]) if match["name"] else match[0]
+
+    return _PARAMETER.sub(one, sql)

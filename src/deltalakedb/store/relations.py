@@ -1,0 +1,128 @@
+"""The relations of the catalog as values: their names, columns and kinds of column.
+
+This is the closed set of identifiers that SQL may be built from. A test compares it with the live
+schema of every engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+LIVE = 2**63 - 1
+"""`removed_version` of a file that is still live."""
+
+
+class Kind(Enum):
+    """What a column means; each engine has its own type for it."""
+
+    UUID = "uuid"
+    TEXT = "text"
+    INT = "int"
+    BOOL = "bool"
+    MAP = "map"  # a JSON object to query by; the protocol's maps hold strings and nulls only
+    JSON = "json"  # a JSON document whose exact text matters
+    LIST = "list"  # a list of strings
+    BYTES = "bytes"
+    STATE = "state"  # PENDING, FAILED, SUCCEEDED
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A relation and its columns, in the order rows are written and read."""
+
+    name: str
+    columns: tuple[str, ...]
+    kinds: tuple[Kind, ...]
+
+
+def _relation(name: str, columns: str) -> Relation:
+    pairs = [column.split(":") for column in columns.split()]
+    return Relation(name, tuple(p[0] for p in pairs), tuple(Kind(p[1]) for p in pairs))
+
+
+TABLES = _relation(
+    "dl_tables",
+    "table_id:uuid name:text location:text protocol_min_reader:int protocol_min_writer:int "
+    "properties:map created_at:int updated_at:int",
+)
+HEADS = _relation("dl_table_heads", "table_id:uuid current_version:int")
+VERSIONS = _relation(
+    "dl_table_versions",
+    "table_id:uuid version:int committed_at:int committer:text operation:text "
+    "operation_params:map operation_metrics:map commit_info:json commit_uuid:uuid "
+    "transaction_id:uuid num_actions:int num_adds:int num_removes:int bytes_added:int "
+    "bytes_removed:int live_files:int live_bytes:int recorded_at:int",
+)
+ADD_FILES = _relation(
+    "dl_add_files",
+    "table_id:uuid version:int path:text dv_id:text size_bytes:int modification_time:int "
+    "data_change:bool partition_values:map stats:text tags:map deletion_vector:json "
+    "base_row_id:int default_row_commit_version:int clustering_provider:text extra:json",
+)
+REMOVE_FILES = _relation(
+    "dl_remove_files",
+    "table_id:uuid version:int path:text dv_id:text deletion_timestamp:int data_change:bool "
+    "extended_file_metadata:bool partition_values:map size_bytes:int stats:text tags:map "
+    "deletion_vector:json base_row_id:int default_row_commit_version:int extra:json",
+)
+CDC_FILES = _relation(
+    "dl_cdc_files",
+    "table_id:uuid version:int path:text size_bytes:int data_change:bool partition_values:map "
+    "tags:map extra:json",
+)
+METADATA_UPDATES = _relation(
+    "dl_metadata_updates",
+    "table_id:uuid version:int metadata_id:text name:text description:text format_provider:text "
+    "format_options:map schema_json:json partition_columns:list table_properties:map "
+    "created_time:int extra:json",
+)
+PROTOCOL_UPDATES = _relation(
+    "dl_protocol_updates",
+    "table_id:uuid version:int min_reader_version:int min_writer_version:int "
+    "reader_features:list writer_features:list extra:json",
+)
+TXN_ACTIONS = _relation(
+    "dl_txn_actions",
+    "table_id:uuid version:int app_id:text txn_version:int last_update:int extra:json",
+)
+DOMAIN_METADATA = _relation(
+    "dl_domain_metadata",
+    "table_id:uuid version:int domain:text configuration:text removed:bool extra:json",
+)
+OTHER_ACTIONS = _relation(
+    "dl_other_actions", "table_id:uuid version:int ordinal:int action:json"
+)
+ACTIVE_FILES = _relation(
+    "dl_active_files",
+    "table_id:uuid path:text dv_id:text added_version:int removed_version:int size_bytes:int "
+    "modification_time:int data_change:bool partition_values:map stats:text tags:map "
+    "deletion_vector:json base_row_id:int default_row_commit_version:int "
+    "clustering_provider:text extra:json",
+)
+MIRROR_STATUS = _relation(
+    "dl_mirror_status",
+    "table_id:uuid version:int status:state attempts:int last_error:text digest:text "
+    "payload:bytes payload_bytes:int next_attempt_at:int created_at:int updated_at:int",
+)
+
+ACTION_RELATIONS = (
+    PROTOCOL_UPDATES,
+    METADATA_UPDATES,
+    DOMAIN_METADATA,
+    TXN_ACTIONS,
+    REMOVE_FILES,
+    ADD_FILES,
+    CDC_FILES,
+    OTHER_ACTIONS,
+)
+"""The ledger: one relation per kind of action, keyed by table and version."""
+
+RELATIONS = (
+    TABLES,
+    HEADS,
+    VERSIONS,
+    *ACTION_RELATIONS,
+    ACTIVE_FILES,
+    MIRROR_STATUS,
+)

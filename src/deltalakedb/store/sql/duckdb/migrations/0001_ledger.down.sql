@@ -1,0 +1,17 @@
+DROP VIEW vw_ledger_intervals;
+DROP VIEW vw_active_files;
+DROP VIEW vw_latest_action_per_path;
+DROP TABLE dl_mirror_status;
+DROP TABLE dl_active_files;
+DROP TABLE dl_other_actions;
+DROP TABLE dl_domain_metadata;
+DROP TABLE dl_txn_actions;
+DROP TABLE dl_protocol_updates;
+DROP TABLE dl_metadata_updates;
+DROP TABLE dl_cdc_files;
+DROP TABLE dl_remove_files;
+DROP TABLE dl_add_files;
+DROP TABLE dl_table_versions;
+DROP TABLE dl_table_heads;
+DROP TABLE dl_tables;
+DROP TYPE dl_mirror_state;

@@ -1,0 +1,244 @@
+"""SQLite: the embedded default. Many readers, one writer at a time, any number of processes.
+
+Differences from the other engines, and why:
+
+- WAL mode, so that readers never wait for the writer; `synchronous=FULL`, so that an acknowledged
+  commit survives a power cut (WAL with NORMAL may lose the last ones).
+- Writers take the write lock at BEGIN (`IMMEDIATE`): upgrading a read transaction can fail at
+  once however long the busy timeout is.
+- Lists and JSON are text; booleans are 0 and 1.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from deltalakedb.errors import (
+    CatalogBusyError,
+    CatalogConstraintError,
+    CatalogError,
+    CatalogPermissionError,
+    CatalogUnreachableError,
+    ConfigurationError,
+    CorruptCatalogError,
+    DeltaLakeDbError,
+)
+from deltalakedb.store.dialect import Dialect, Row, Session
+from deltalakedb.store.pool import Pool
+from deltalakedb.store.relations import Kind, Relation
+
+if TYPE_CHECKING:
+    from deltalakedb.store.url import CatalogUrl, Engine
+
+_MINIMUM = (3, 37, 0)  # STRICT tables
+_PRAGMAS = frozenset({"synchronous", "cache_size", "mmap_size", "temp_store"})
+_ONE_WRITER = "SQLite lets one process write at a time"
+
+
+class SqliteSession(Session):
+    """A transaction on one SQLite connection."""
+
+    engine: ClassVar[Engine] = "sqlite"
+
+    def __init__(self, dialect: SqliteDialect, connection: sqlite3.Connection) -> None:
+        self._dialect = dialect
+        self._connection = connection
+
+    def execute(self, sql: str, params: Mapping[str, object]) -> list[Row]:
+        return self._connection.execute(sql, params).fetchall()
+
+    def execute_count(self, sql: str, params: Mapping[str, object]) -> int:
+        return self._connection.execute(sql, params).rowcount
+
+    def script(self, sql: str) -> None:
+        # executescript() would commit the open transaction first.
+        statement = ""
+        for line in sql.splitlines(keepends=True):
+            statement += line
+            if sqlite3.complete_statement(statement):
+                self._connection.execute(statement)
+                statement = ""
+
+    def insert(self, relation: Relation, rows: Sequence[Row]) -> None:
+        columns = ", ".join(relation.columns)
+        marks = ", ".join("?" * len(relation.columns))
+        lists = [i for i, kind in enumerate(relation.kinds) if kind is Kind.LIST]
+        if lists:
+            rows = [_lists_as_json(row, lists) for row in rows]
+        self._connection.executemany(
+            f"INSERT INTO {relation.name} ({columns}) VALUES ({marks})",  # noqa: S608
+            rows,
+        )
+
+
+
+def _lists_as_json(row: Row, positions: Sequence[int]) -> Row:
+    values = list(row)
+    for position in positions:
+        if values[position] is not None:
+            values[position] = json.dumps(values[position], ensure_ascii=False)
+    return tuple(values)
+
+
+class SqliteDialect(Dialect):
+    """One database file."""
+
+    engine: ClassVar[Engine] = "sqlite"
+
+    def __init__(self, url: CatalogUrl) -> None:
+        self.url = url
+        if sqlite3.sqlite_version_info < _MINIMUM:
+            raise ConfigurationError(
+                f"This Python carries SQLite {sqlite3.sqlite_version}, which is too old",
+                why="The catalog uses STRICT tables, which came with SQLite 3.37",
+                fix="Use a newer Python build, or a duckdb:/// or postgresql:// catalog",
+            )
+        unknown = sorted(set(url.options) - _PRAGMAS)
+        if unknown:
+            raise ConfigurationError(
+                f"{url.display} has options that SQLite does not take: {', '.join(unknown)}",
+                fix=f"Known: {', '.join(sorted(_PRAGMAS))}, timeout, pool_size",
+            )
+        self._pool = Pool(
+            self._connect,
+            close=sqlite3.Connection.close,
+            alive=lambda connection: not connection.in_transaction,
+            size=url.pool_size,
+            timeout=url.timeout,
+        )
+
+    def _connect(self) -> sqlite3.Connection:
+        target = Path(self.url.target)
+        if not target.parent.is_dir():
+            raise CatalogUnreachableError(
+                f"{self.url.display} cannot be opened",
+                why=f"The folder {target.parent} does not exist",
+                fix="Create it, or correct the path (a relative path has three slashes)",
+            )
+        with self._translated():
+            connection = sqlite3.connect(
+                target,
+                timeout=self.url.timeout,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=256,
+            )
+            try:
+                self._configure(connection)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    def _configure(self, connection: sqlite3.Connection) -> None:
+        for pragma, value in self.url.options.items():
+            if not value.lstrip("-").isalnum():
+                raise ConfigurationError(
+                    f"{pragma}={value!r} is no value for SQLite", fix="Use a word or a number"
+                )
+            connection.execute(f"PRAGMA {pragma} = {value}")
+        if "synchronous" not in self.url.options:
+            connection.execute("PRAGMA synchronous = FULL")
+        # Two processes that create the file together meet here, where the busy timeout does
+        # not hold: switching the journal mode needs the file alone for a moment.
+        deadline = time.monotonic() + self.url.timeout
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            except sqlite3.OperationalError as error:
+                if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+            else:
+                return
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """One consistent state, taken at the first query."""
+        with self._transaction("BEGIN") as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """The one writer, after waiting for the others."""
+        with self._transaction("BEGIN IMMEDIATE") as session:
+            yield session
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[Session]:
+        connection = self._pool.acquire()
+        try:
+            with self._translated():
+                connection.execute(begin)
+                try:
+                    yield SqliteSession(self, connection)
+                    connection.execute("COMMIT")
+                except BaseException:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    raise
+        finally:
+            self._pool.release(connection)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise _translate(error, self.url) from error
+
+    def lock_migrations(self, session: Session) -> None:
+        """The write lock of BEGIN IMMEDIATE holds off every other migrator."""
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+def _code(error: sqlite3.Error) -> int:
+    extended: int = getattr(error, "sqlite_errorcode", 0) or 0
+    return extended & 0xFF
+
+
+def _translate(error: sqlite3.Error, url: CatalogUrl) -> DeltaLakeDbError:
+    code = _code(error)
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return CatalogBusyError(
+            f"{url.display} stayed locked by another writer for {url.timeout:g} s",
+            why=_ONE_WRITER,
+            fix="Try again, raise timeout=… in the catalog URL, "
+            "or move to postgresql:// where writers work side by side",
+        )
+    if code == sqlite3.SQLITE_CONSTRAINT:
+        return CatalogConstraintError(f"{url.display} refused a row", why=str(error))
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
+        return CatalogPermissionError(
+            f"{url.display} cannot be written",
+            why=str(error),
+            fix="Check the permissions of the file and of its folder "
+            "(SQLite keeps -wal and -shm files beside it)",
+        )
+    if code == sqlite3.SQLITE_CANTOPEN:
+        return CatalogUnreachableError(
+            f"{url.display} cannot be opened",
+            why=str(error),
+            fix="Check that the path is a file in a folder you may write to",
+        )
+    if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return CorruptCatalogError(
+            f"{url.display} is no SQLite database, or a damaged one",
+            why=str(error),
+            fix="Check the path; restore the file from a backup if it was a catalog",
+        )
+    if code == sqlite3.SQLITE_FULL:
+        return CatalogError(
+            f"{url.display} could not grow: the disk is full",
+            why="The transaction was rolled back; nothing was lost",
+            fix="Free some space and try again",
+        )
+    return CatalogError(f"{url.display} failed", why=str(error))
