@@ -2,8 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-# What the linters look at; benchmarks and scripts join as soon as they exist.
-SOURCES := src tests $(wildcard benchmarks)
+# What mypy looks at; benchmarks join as soon as they exist.
+SOURCES := src tests scripts $(wildcard benchmarks)
 ARGS ?=
 
 .DEFAULT_GOAL := help
