@@ -59,6 +59,10 @@ class Session(ABC):
         """Statements inside may be sent together; an engine without that sends them one by one."""
         yield
 
+    def array(self, values: Sequence[str]) -> object:
+        """A list of strings as a parameter of a named query."""
+        return list(values)
+
     def encode_text(self, text: str) -> str:
         """`text` as this engine can store it."""
         return text

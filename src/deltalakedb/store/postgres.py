@@ -91,6 +91,9 @@ class PostgresSession(Session):
                 for row in rows:
                     copy.write_row(row)
 
+    def array(self, values: Sequence[str]) -> object:
+        return [_encode(value) for value in values]
+
     def encode_text(self, text: str) -> str:
         return _encode(text)
 

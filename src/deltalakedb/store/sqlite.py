@@ -65,6 +65,9 @@ class SqliteSession(Session):
                 self._connection.execute(statement)
                 statement = ""
 
+    def array(self, values: Sequence[str]) -> object:
+        return json.dumps(values, ensure_ascii=False)
+
     def insert(self, relation: Relation, rows: Sequence[Row]) -> None:
         columns = ", ".join(relation.columns)
         marks = ", ".join("?" * len(relation.columns))

@@ -25,9 +25,9 @@ CREATE TABLE dl_table_versions (
     committed_at      INTEGER NOT NULL CHECK (committed_at >= 0),
     committer         TEXT,
     operation         TEXT,
-    operation_params  TEXT    CHECK (json_valid(operation_params)),
-    operation_metrics TEXT    CHECK (json_valid(operation_metrics)),
-    commit_info       TEXT    CHECK (json_valid(commit_info)),
+    operation_params  TEXT    CHECK (operation_params IS NULL OR json_valid(operation_params)),
+    operation_metrics TEXT    CHECK (operation_metrics IS NULL OR json_valid(operation_metrics)),
+    commit_info       TEXT    CHECK (commit_info IS NULL OR json_valid(commit_info)),
     commit_uuid       TEXT,
     transaction_id    TEXT,
     num_actions       INTEGER NOT NULL CHECK (num_actions >= 0),
@@ -54,12 +54,12 @@ CREATE TABLE dl_add_files (
     data_change                INTEGER NOT NULL CHECK (data_change IN (0, 1)),
     partition_values           TEXT    NOT NULL CHECK (json_valid(partition_values)),
     stats                      TEXT,
-    tags                       TEXT    CHECK (json_valid(tags)),
-    deletion_vector            TEXT    CHECK (json_valid(deletion_vector)),
+    tags                       TEXT    CHECK (tags IS NULL OR json_valid(tags)),
+    deletion_vector            TEXT    CHECK (deletion_vector IS NULL OR json_valid(deletion_vector)),
     base_row_id                INTEGER,
     default_row_commit_version INTEGER,
     clustering_provider        TEXT,
-    extra                      TEXT    CHECK (json_valid(extra)),
+    extra                      TEXT    CHECK (extra IS NULL OR json_valid(extra)),
     PRIMARY KEY (table_id, version, path, dv_id)
 ) STRICT;
 CREATE INDEX dl_add_files_path ON dl_add_files (table_id, path, version DESC);
@@ -72,14 +72,14 @@ CREATE TABLE dl_remove_files (
     deletion_timestamp         INTEGER CHECK (deletion_timestamp >= 0),
     data_change                INTEGER NOT NULL CHECK (data_change IN (0, 1)),
     extended_file_metadata     INTEGER CHECK (extended_file_metadata IN (0, 1)),
-    partition_values           TEXT    CHECK (json_valid(partition_values)),
+    partition_values           TEXT    CHECK (partition_values IS NULL OR json_valid(partition_values)),
     size_bytes                 INTEGER CHECK (size_bytes >= 0),
     stats                      TEXT,
-    tags                       TEXT    CHECK (json_valid(tags)),
-    deletion_vector            TEXT    CHECK (json_valid(deletion_vector)),
+    tags                       TEXT    CHECK (tags IS NULL OR json_valid(tags)),
+    deletion_vector            TEXT    CHECK (deletion_vector IS NULL OR json_valid(deletion_vector)),
     base_row_id                INTEGER,
     default_row_commit_version INTEGER,
-    extra                      TEXT    CHECK (json_valid(extra)),
+    extra                      TEXT    CHECK (extra IS NULL OR json_valid(extra)),
     PRIMARY KEY (table_id, version, path, dv_id)
 ) STRICT;
 CREATE INDEX dl_remove_files_path ON dl_remove_files (table_id, path, version DESC);
@@ -91,8 +91,8 @@ CREATE TABLE dl_cdc_files (
     size_bytes       INTEGER NOT NULL CHECK (size_bytes >= 0),
     data_change      INTEGER NOT NULL CHECK (data_change IN (0, 1)),
     partition_values TEXT    NOT NULL CHECK (json_valid(partition_values)),
-    tags             TEXT    CHECK (json_valid(tags)),
-    extra            TEXT    CHECK (json_valid(extra)),
+    tags             TEXT    CHECK (tags IS NULL OR json_valid(tags)),
+    extra            TEXT    CHECK (extra IS NULL OR json_valid(extra)),
     PRIMARY KEY (table_id, version, path)
 ) STRICT;
 
@@ -104,11 +104,11 @@ CREATE TABLE dl_metadata_updates (
     description       TEXT,
     format_provider   TEXT    NOT NULL,
     format_options    TEXT    NOT NULL CHECK (json_valid(format_options)),
-    schema_json       TEXT    CHECK (json_valid(schema_json)),
+    schema_json       TEXT    CHECK (schema_json IS NULL OR json_valid(schema_json)),
     partition_columns TEXT    NOT NULL CHECK (json_valid(partition_columns)),
     table_properties  TEXT    NOT NULL CHECK (json_valid(table_properties)),
     created_time      INTEGER CHECK (created_time >= 0),
-    extra             TEXT    CHECK (json_valid(extra)),
+    extra             TEXT    CHECK (extra IS NULL OR json_valid(extra)),
     PRIMARY KEY (table_id, version)
 ) STRICT;
 
@@ -117,9 +117,9 @@ CREATE TABLE dl_protocol_updates (
     version            INTEGER NOT NULL CHECK (version >= 0),
     min_reader_version INTEGER NOT NULL CHECK (min_reader_version >= 1),
     min_writer_version INTEGER NOT NULL CHECK (min_writer_version >= 1),
-    reader_features    TEXT    CHECK (json_valid(reader_features)),
-    writer_features    TEXT    CHECK (json_valid(writer_features)),
-    extra              TEXT    CHECK (json_valid(extra)),
+    reader_features    TEXT    CHECK (reader_features IS NULL OR json_valid(reader_features)),
+    writer_features    TEXT    CHECK (writer_features IS NULL OR json_valid(writer_features)),
+    extra              TEXT    CHECK (extra IS NULL OR json_valid(extra)),
     PRIMARY KEY (table_id, version)
 ) STRICT;
 
@@ -129,7 +129,7 @@ CREATE TABLE dl_txn_actions (
     app_id      TEXT    NOT NULL,
     txn_version INTEGER NOT NULL,
     last_update INTEGER,
-    extra       TEXT    CHECK (json_valid(extra)),
+    extra       TEXT    CHECK (extra IS NULL OR json_valid(extra)),
     PRIMARY KEY (table_id, version, app_id)
 ) STRICT;
 CREATE INDEX dl_txn_actions_app ON dl_txn_actions (table_id, app_id, version DESC);
@@ -140,7 +140,7 @@ CREATE TABLE dl_domain_metadata (
     domain        TEXT    NOT NULL,
     configuration TEXT    NOT NULL,
     removed       INTEGER NOT NULL CHECK (removed IN (0, 1)),
-    extra         TEXT    CHECK (json_valid(extra)),
+    extra         TEXT    CHECK (extra IS NULL OR json_valid(extra)),
     PRIMARY KEY (table_id, version, domain)
 ) STRICT;
 
@@ -167,12 +167,12 @@ CREATE TABLE dl_active_files (
     data_change                INTEGER NOT NULL CHECK (data_change IN (0, 1)),
     partition_values           TEXT    NOT NULL CHECK (json_valid(partition_values)),
     stats                      TEXT,
-    tags                       TEXT    CHECK (json_valid(tags)),
-    deletion_vector            TEXT    CHECK (json_valid(deletion_vector)),
+    tags                       TEXT    CHECK (tags IS NULL OR json_valid(tags)),
+    deletion_vector            TEXT    CHECK (deletion_vector IS NULL OR json_valid(deletion_vector)),
     base_row_id                INTEGER,
     default_row_commit_version INTEGER,
     clustering_provider        TEXT,
-    extra                      TEXT    CHECK (json_valid(extra)),
+    extra                      TEXT    CHECK (extra IS NULL OR json_valid(extra)),
     PRIMARY KEY (table_id, path, dv_id, removed_version)
 ) STRICT;
 CREATE INDEX dl_active_files_interval ON dl_active_files

@@ -1,0 +1,178 @@
+"""What the catalog says of tables and versions, as values, and their rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING, Any
+
+from deltalakedb.actions import Action, AddFile, CommitInfo, RemoveFile
+from deltalakedb.actions.jsonvalue import dumps
+from deltalakedb.store.rows import read_commit_info
+
+if TYPE_CHECKING:
+    from deltalakedb.store.dialect import Row, Session
+
+
+@dataclass(frozen=True, slots=True)
+class TableRecord:
+    """A registered table, with the newest protocol and properties repeated for listings."""
+
+    table_id: str
+    name: str
+    location: str
+    protocol_min_reader: int
+    protocol_min_writer: int
+    properties: Mapping[str, str]
+    created_at: int
+    updated_at: int
+
+    def to_row(self) -> Row:
+        """The row of dl_tables."""
+        return (
+            self.table_id,
+            self.name,
+            self.location,
+            self.protocol_min_reader,
+            self.protocol_min_writer,
+            dumps(self.properties),
+            self.created_at,
+            self.updated_at,
+        )
+
+    @classmethod
+    def from_row(cls, row: Row, session: Session) -> TableRecord:
+        """The inverse of `to_row`, for what a query on dl_tables gives back."""
+        table_id, name, location, reader, writer, properties, created_at, updated_at = row
+        decode = session.decode_text
+        return cls(
+            table_id=table_id,
+            name=decode(name),
+            location=decode(location),
+            protocol_min_reader=reader,
+            protocol_min_writer=writer,
+            properties={decode(k): decode(v) for k, v in json.loads(properties).items()},
+            created_at=created_at,
+            updated_at=updated_at,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How much a commit changed, and what was live after it."""
+
+    num_actions: int = 0
+    num_adds: int = 0
+    num_removes: int = 0
+    bytes_added: int = 0
+    bytes_removed: int = 0
+    live_files: int = 0
+    live_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRecord:
+    """A commit in the ledger: when, who, what (its commitInfo), and how much.
+
+    The ledger repeats operation, parameters and metrics in columns of their own, to be searched.
+    """
+
+    table_id: str
+    version: int
+    committed_at: int
+    recorded_at: int
+    committer: str | None = None
+    commit_info: CommitInfo | None = None
+    commit_uuid: str | None = None
+    transaction_id: str | None = None
+    counts: Counts = Counts()
+
+    def to_row(self) -> Row:
+        """The row of dl_table_versions."""
+        info = self.commit_info or CommitInfo()
+        return (
+            self.table_id,
+            self.version,
+            self.committed_at,
+            self.committer,
+            info.operation,
+            _json(info.operation_parameters),
+            _json(info.operation_metrics),
+            None if self.commit_info is None else dumps(info.fields),
+            self.commit_uuid,
+            self.transaction_id,
+            *astuple(self.counts),
+            self.recorded_at,
+        )
+
+    @classmethod
+    def from_row(cls, row: Row, session: Session) -> VersionRecord:
+        """The inverse of `to_row`, for what a query on dl_table_versions gives back."""
+        committer = row[3]
+        return cls(
+            table_id=row[0],
+            version=row[1],
+            committed_at=row[2],
+            recorded_at=row[17],
+            committer=None if committer is None else session.decode_text(committer),
+            commit_info=read_commit_info(row[7]),
+            commit_uuid=row[8],
+            transaction_id=row[9],
+            counts=Counts(*row[10:17]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What the mirror has to publish for a version."""
+
+    data: bytes
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveFilesProblem:
+    """A difference between dl_active_files and the ledger: a row `missing` or `extra`."""
+
+    problem: str
+    path: str
+    dv_id: str
+    added_version: int
+    removed_version: int
+
+
+def account(
+    before: Counts, actions: Iterable[Action], live: Mapping[tuple[str, str], int]
+) -> tuple[Counts, list[tuple[str, str]]]:
+    """Counts of a commit on top of `before`, and the live files whose interval it ends.
+
+    `live` maps the (path, dv_id) that are live and touched by the commit to their sizes.
+    """
+    adds = removes = total = bytes_added = bytes_removed = 0
+    live_files, live_bytes = before.live_files, before.live_bytes
+    closing: list[tuple[str, str]] = []
+    for action in actions:
+        total += 1
+        if isinstance(action, AddFile):
+            adds += 1
+            bytes_added += action.size
+            live_files += 1
+            live_bytes += action.size
+        elif isinstance(action, RemoveFile):
+            removes += 1
+            bytes_removed += action.size or 0
+        else:
+            continue
+        key = (action.path, action.dv_id)
+        if key in live:
+            closing.append(key)
+            live_files -= 1
+            live_bytes -= live[key]
+    return Counts(
+        total, adds, removes, bytes_added, bytes_removed, live_files, live_bytes
+    ), closing
+
+
+def _json(value: Mapping[str, Any] | None) -> str | None:
+    return None if value is None else dumps(value)

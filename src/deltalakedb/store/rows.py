@@ -1,0 +1,353 @@
+"""Actions to rows of the ledger, and back, with nothing lost.
+
+The commitInfo of a commit lives in its row of dl_table_versions; every other action has a row in
+the relation of its kind. A field that the protocol leaves out is NULL, an empty map is an empty
+map; unknown fields and explicit nulls are in `extra`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from deltalakedb.actions import (
+    Action,
+    AddFile,
+    CdcFile,
+    CommitInfo,
+    DeletionVectorDescriptor,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    RemoveFile,
+    Txn,
+)
+from deltalakedb.actions.codec import from_dict, to_dict
+from deltalakedb.actions.fields import read_deletion_vector, write_deletion_vector
+from deltalakedb.actions.jsonvalue import dumps, loads
+from deltalakedb.errors import InvalidActionError
+from deltalakedb.store.relations import (
+    ADD_FILES,
+    CDC_FILES,
+    DOMAIN_METADATA,
+    LIVE,
+    METADATA_UPDATES,
+    OTHER_ACTIONS,
+    PROTOCOL_UPDATES,
+    REMOVE_FILES,
+    TXN_ACTIONS,
+    Relation,
+)
+
+if TYPE_CHECKING:
+    from deltalakedb.store.dialect import Row, Session
+
+RowsByRelation = dict[Relation, list["Row"]]
+
+
+def to_rows(table_id: str, version: int, actions: Iterable[Action]) -> RowsByRelation:
+    """The ledger rows of one commit; its commitInfo is left to the caller."""
+    rows: RowsByRelation = {}
+    others: list[Row] = []
+    for action in actions:
+        if type(action) is CommitInfo:
+            continue
+        writer = _WRITERS.get(type(action))
+        if writer is None:
+            others.append((table_id, version, len(others), dumps(to_dict(action))))
+        else:
+            relation, write = writer
+            rows.setdefault(relation, []).append((table_id, version, *write(action)))
+    if others:
+        rows[OTHER_ACTIONS] = others
+    return rows
+
+
+def active_rows(add_rows: Iterable[Row]) -> list[Row]:
+    """The rows of dl_active_files that rows of dl_add_files open."""
+    return [
+        (table_id, path, dv_id, version, LIVE, *rest)
+        for table_id, version, path, dv_id, *rest in add_rows
+    ]
+
+
+def from_row(relation: Relation, row: Row, session: Session) -> Action:
+    """The action of a ledger row, in the column order of its relation."""
+    return _READERS[relation](_Reader(session, relation, row))
+
+
+def read_commit_info(text: str | None) -> CommitInfo | None:
+    """The commitInfo of a version, or None where it had none."""
+    return None if text is None else CommitInfo(loads(text))
+
+
+# --- writing ------------------------------------------------------------------------------
+
+_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
+
+
+def _map(value: Mapping[str, str | None] | None) -> str | None:
+    return None if value is None else _compact(dict(value))
+
+
+def _extra(value: Mapping[str, Any]) -> str | None:
+    return dumps(value) if value else None
+
+
+def _vector(value: DeletionVectorDescriptor | None) -> str | None:
+    return None if value is None else dumps(write_deletion_vector(value))
+
+
+def _add(a: AddFile) -> Row:
+    return (
+        a.path,
+        a.dv_id,
+        a.size,
+        a.modification_time,
+        a.data_change,
+        _map(a.partition_values),
+        a.stats,
+        _map(a.tags),
+        _vector(a.deletion_vector),
+        a.base_row_id,
+        a.default_row_commit_version,
+        a.clustering_provider,
+        _extra(a.extra),
+    )
+
+
+def _remove(r: RemoveFile) -> Row:
+    return (
+        r.path,
+        r.dv_id,
+        r.deletion_timestamp,
+        r.data_change,
+        r.extended_file_metadata,
+        _map(r.partition_values),
+        r.size,
+        r.stats,
+        _map(r.tags),
+        _vector(r.deletion_vector),
+        r.base_row_id,
+        r.default_row_commit_version,
+        _extra(r.extra),
+    )
+
+
+def _cdc(c: CdcFile) -> Row:
+    return (
+        c.path,
+        c.size,
+        c.data_change,
+        _map(c.partition_values),
+        _map(c.tags),
+        _extra(c.extra),
+    )
+
+
+def _metadata(m: Metadata) -> Row:
+    if m.schema_string is not None:
+        _check_json(m.schema_string)
+    return (
+        m.id,
+        m.name,
+        m.description,
+        m.format_provider,
+        _map(m.format_options),
+        m.schema_string,
+        list(m.partition_columns),
+        _map(m.configuration),
+        m.created_time,
+        _extra(m.extra),
+    )
+
+
+def _check_json(schema_string: str) -> None:
+    try:
+        loads(schema_string)
+    except InvalidActionError as error:
+        raise InvalidActionError(
+            "The metaData action has a schemaString that is not JSON",
+            why=error.why,
+            fix="Pass the schema as the Delta protocol writes it",
+        ) from error
+
+
+def _protocol(p: Protocol) -> Row:
+    return (
+        p.min_reader_version,
+        p.min_writer_version,
+        None if p.reader_features is None else list(p.reader_features),
+        None if p.writer_features is None else list(p.writer_features),
+        _extra(p.extra),
+    )
+
+
+def _txn(t: Txn) -> Row:
+    return (t.app_id, t.version, t.last_updated, _extra(t.extra))
+
+
+def _domain(d: DomainMetadata) -> Row:
+    return (d.domain, d.configuration, d.removed, _extra(d.extra))
+
+
+_WRITERS: Mapping[type[Any], tuple[Relation, Callable[[Any], Row]]] = {
+    AddFile: (ADD_FILES, _add),
+    RemoveFile: (REMOVE_FILES, _remove),
+    CdcFile: (CDC_FILES, _cdc),
+    Metadata: (METADATA_UPDATES, _metadata),
+    Protocol: (PROTOCOL_UPDATES, _protocol),
+    Txn: (TXN_ACTIONS, _txn),
+    DomainMetadata: (DOMAIN_METADATA, _domain),
+}
+
+
+# --- reading ------------------------------------------------------------------------------
+
+
+class _Reader:
+    """The columns of one row by name, decoded from what the engine gives back."""
+
+    def __init__(self, session: Session, relation: Relation, row: Row) -> None:
+        self._decode = session.decode_text
+        self._row = dict(zip(relation.columns, row, strict=True))
+
+    def plain(self, column: str) -> Any:  # noqa: ANN401 - the caller knows the column
+        return self._row[column]
+
+    def text(self, column: str) -> Any:  # noqa: ANN401 - str, or None where that is allowed
+        value = self._row[column]
+        return None if value is None else self._decode(value)
+
+    def boolean(self, column: str) -> Any:  # noqa: ANN401 - bool, or None where that is allowed
+        value = self._row[column]
+        return None if value is None else bool(value)
+
+    def map(self, column: str) -> Any:  # noqa: ANN401 - a dict, or None where that is allowed
+        value = self._row[column]
+        if value is None:
+            return None
+        decode = self._decode
+        return {
+            decode(key): item if item is None else decode(item)
+            for key, item in json.loads(value).items()
+        }
+
+    def names(self, column: str) -> tuple[str, ...] | None:
+        value = self._row[column]
+        if value is None:
+            return None
+        items: Sequence[str] = json.loads(value) if isinstance(value, str) else value
+        return tuple(self._decode(item) for item in items)
+
+    def document(self, column: str) -> Any:  # noqa: ANN401 - any JSON value
+        value = self._row[column]
+        return None if value is None else loads(value)
+
+    def extra(self) -> Mapping[str, Any]:
+        return self.document("extra") or {}
+
+    def vector(self) -> DeletionVectorDescriptor | None:
+        value = self.document("deletion_vector")
+        return None if value is None else read_deletion_vector(value)
+
+
+def _read_add(r: _Reader) -> AddFile:
+    return AddFile(
+        path=r.text("path"),
+        partition_values=r.map("partition_values"),
+        size=r.plain("size_bytes"),
+        modification_time=r.plain("modification_time"),
+        data_change=r.boolean("data_change"),
+        stats=r.text("stats"),
+        tags=r.map("tags"),
+        deletion_vector=r.vector(),
+        base_row_id=r.plain("base_row_id"),
+        default_row_commit_version=r.plain("default_row_commit_version"),
+        clustering_provider=r.text("clustering_provider"),
+        extra=r.extra(),
+    )
+
+
+def _read_remove(r: _Reader) -> RemoveFile:
+    return RemoveFile(
+        path=r.text("path"),
+        data_change=r.boolean("data_change"),
+        deletion_timestamp=r.plain("deletion_timestamp"),
+        extended_file_metadata=r.boolean("extended_file_metadata"),
+        partition_values=r.map("partition_values"),
+        size=r.plain("size_bytes"),
+        stats=r.text("stats"),
+        tags=r.map("tags"),
+        deletion_vector=r.vector(),
+        base_row_id=r.plain("base_row_id"),
+        default_row_commit_version=r.plain("default_row_commit_version"),
+        extra=r.extra(),
+    )
+
+
+def _read_cdc(r: _Reader) -> CdcFile:
+    return CdcFile(
+        path=r.text("path"),
+        partition_values=r.map("partition_values"),
+        size=r.plain("size_bytes"),
+        data_change=r.boolean("data_change"),
+        tags=r.map("tags"),
+        extra=r.extra(),
+    )
+
+
+def _read_metadata(r: _Reader) -> Metadata:
+    return Metadata(
+        id=r.text("metadata_id"),
+        format_provider=r.text("format_provider"),
+        format_options=r.map("format_options"),
+        schema_string=r.plain("schema_json"),
+        partition_columns=r.names("partition_columns") or (),
+        configuration=r.map("table_properties"),
+        name=r.text("name"),
+        description=r.text("description"),
+        created_time=r.plain("created_time"),
+        extra=r.extra(),
+    )
+
+
+def _read_protocol(r: _Reader) -> Protocol:
+    return Protocol(
+        min_reader_version=r.plain("min_reader_version"),
+        min_writer_version=r.plain("min_writer_version"),
+        reader_features=r.names("reader_features"),
+        writer_features=r.names("writer_features"),
+        extra=r.extra(),
+    )
+
+
+def _read_txn(r: _Reader) -> Txn:
+    return Txn(
+        app_id=r.text("app_id"),
+        version=r.plain("txn_version"),
+        last_updated=r.plain("last_update"),
+        extra=r.extra(),
+    )
+
+
+def _read_domain(r: _Reader) -> DomainMetadata:
+    return DomainMetadata(
+        domain=r.text("domain"),
+        configuration=r.text("configuration"),
+        removed=r.boolean("removed"),
+        extra=r.extra(),
+    )
+
+
+_READERS: Mapping[Relation, Callable[[_Reader], Action]] = {
+    ADD_FILES: _read_add,
+    REMOVE_FILES: _read_remove,
+    CDC_FILES: _read_cdc,
+    METADATA_UPDATES: _read_metadata,
+    PROTOCOL_UPDATES: _read_protocol,
+    TXN_ACTIONS: _read_txn,
+    DOMAIN_METADATA: _read_domain,
+    OTHER_ACTIONS: lambda r: from_dict(r.document("action")),
+}

@@ -1,0 +1,240 @@
+"""The authority: what the catalog knows, as verbs over an engine.
+
+Guarantees:
+
+- The ledger is append-only. `append_version` writes every row of a commit in the caller's
+  transaction, after the compare-and-set of the head; either all of it is there or nothing.
+- `dl_active_files` follows the ledger in the same transaction, and can be rebuilt from it.
+- `actions_of` gives back exactly the actions that were committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Self
+
+from deltalakedb.actions import Action, Metadata, Protocol
+from deltalakedb.clock import Clock, SystemClock
+from deltalakedb.store.migrate import Migrator
+from deltalakedb.store.queries import rewrite
+from deltalakedb.store.records import ActiveFilesProblem, Payload, TableRecord, VersionRecord
+from deltalakedb.store.relations import (
+    ACTION_RELATIONS,
+    ACTIVE_FILES,
+    ADD_FILES,
+    HEADS,
+    METADATA_UPDATES,
+    MIRROR_STATUS,
+    PROTOCOL_UPDATES,
+    TABLES,
+    VERSIONS,
+    Relation,
+)
+from deltalakedb.store.rows import active_rows, from_row, to_rows
+from deltalakedb.store.url import parse_url
+
+if TYPE_CHECKING:
+    from deltalakedb.store.dialect import Dialect, Row, Session
+    from deltalakedb.store.url import Engine
+
+_DIALECTS = {
+    "postgres": ("deltalakedb.store.postgres", "PostgresDialect"),
+    "sqlite": ("deltalakedb.store.sqlite", "SqliteDialect"),
+    "duckdb": ("deltalakedb.store.duckdb", "DuckdbDialect"),
+}
+
+
+class Store:
+    """A catalog on one engine. Verbs that take a session run in the caller's transaction."""
+
+    def __init__(self, dialect: Dialect, *, clock: Clock | None = None) -> None:
+        self.dialect = dialect
+        self.clock = clock or SystemClock()
+        self.migrator = Migrator(dialect, self.clock)
+
+    @classmethod
+    def open(cls, url: str, *, clock: Clock | None = None) -> Self:
+        """Reach the catalog of `url`, without looking at its schema."""
+        parsed = parse_url(url)
+        module, name = _DIALECTS[parsed.engine]
+        return cls(getattr(import_module(module), name)(parsed), clock=clock)
+
+    def __repr__(self) -> str:
+        return f"Store({self.dialect.url.display!r})"
+
+    def read(self) -> AbstractContextManager[Session]:
+        """A transaction that reads."""
+        return self.dialect.read()
+
+    def write(self) -> AbstractContextManager[Session]:
+        """A transaction that writes; committed on success."""
+        return self.dialect.write()
+
+    def close(self) -> None:
+        """Release every connection."""
+        self.dialect.close()
+
+    # --- tables ---------------------------------------------------------------------------
+
+    def register(self, session: Session, table: TableRecord) -> None:
+        """Add a table to the registry; CatalogConstraintError when its name or location is taken.
+
+        Its head comes with `append_version` of its first version.
+        """
+        session.insert(TABLES, [table.to_row()])
+
+    def table_by_name(self, session: Session, name: str) -> TableRecord | None:
+        """The table of that name."""
+        return _table(session, session.one("table_by_name", name=name))
+
+    def table_by_location(self, session: Session, location: str) -> TableRecord | None:
+        """The table at that location."""
+        return _table(session, session.one("table_by_location", location=location))
+
+    def tables(self, session: Session) -> Sequence[TableRecord]:
+        """Every registered table, by name."""
+        return [TableRecord.from_row(row, session) for row in session.run("all_tables")]
+
+    # --- versions -------------------------------------------------------------------------
+
+    def head(self, session: Session, table_id: str) -> int | None:
+        """The newest version of a table, or None when it has none."""
+        row = session.one("head", table_id=table_id)
+        return None if row is None else int(row[0])
+
+    def advance_head(self, session: Session, table_id: str, *, expected: int) -> bool:
+        """Move the head from `expected` to the next version; False when another was faster."""
+        changed = session.changed(
+            "advance_head", table_id=table_id, expected=expected, version=expected + 1
+        )
+        return changed == 1
+
+    def append_version(
+        self,
+        session: Session,
+        record: VersionRecord,
+        actions: Sequence[Action],
+        *,
+        payload: Payload,
+        closing: Sequence[tuple[str, str]],
+        first: bool = False,
+    ) -> None:
+        """Write one commit: ledger, action rows, dl_active_files and the mirror's work item.
+
+        The caller has moved the head to `record.version` in this transaction (or asks for the
+        `first` version, which makes the head), and names in `closing` the live (path, dv_id) whose
+        interval ends here.
+        """
+        table_id, version = record.table_id, record.version
+        if first:
+            session.insert(HEADS, [(table_id, version)])
+        rows = to_rows(table_id, version, actions)
+        session.insert(VERSIONS, [record.to_row()])
+        for relation, relation_rows in rows.items():
+            session.insert(relation, relation_rows)
+        if closing:
+            session.changed(
+                "close_files",
+                table_id=table_id,
+                version=version,
+                paths=session.array([path for path, _ in closing]),
+                dv_ids=session.array([dv_id for _, dv_id in closing]),
+            )
+        if ADD_FILES in rows:
+            session.insert(ACTIVE_FILES, active_rows(rows[ADD_FILES]))
+        now = record.recorded_at
+        size = len(payload.data)
+        session.insert(
+            MIRROR_STATUS,
+            [
+                (
+                    *(table_id, version, "PENDING", 0, None, payload.digest, payload.data, size),
+                    *(0, now, now),
+                )
+            ],
+        )
+
+    def version(self, session: Session, table_id: str, version: int) -> VersionRecord | None:
+        """The ledger row of a version."""
+        row = session.one("read_version", table_id=table_id, version=version)
+        return None if row is None else VersionRecord.from_row(row, session)
+
+    def actions_of(self, session: Session, table_id: str, version: int) -> list[Action]:
+        """The actions of a version as they were committed, commitInfo first."""
+        found: list[Action] = []
+        record = self.version(session, table_id, version)
+        if record is not None and record.commit_info is not None:
+            found.append(record.commit_info)
+        for relation in ACTION_RELATIONS:
+            params = {"table_id": table_id, "version": version}
+            for row in session.execute(_actions_query(session.engine, relation), params):
+                found.append(from_row(relation, row, session))
+        return found
+
+    def metadata_at(self, session: Session, table_id: str, version: int) -> Metadata | None:
+        """The newest metaData at a version."""
+        found = self._newest(session, METADATA_UPDATES, table_id, version)
+        return found if isinstance(found, Metadata) else None
+
+    def protocol_at(self, session: Session, table_id: str, version: int) -> Protocol | None:
+        """The newest protocol at a version."""
+        found = self._newest(session, PROTOCOL_UPDATES, table_id, version)
+        return found if isinstance(found, Protocol) else None
+
+    def _newest(
+        self, session: Session, relation: Relation, table_id: str, version: int
+    ) -> Action | None:
+        params = {"table_id": table_id, "version": version}
+        rows = session.execute(_newest_query(session.engine, relation), params)
+        return from_row(relation, rows[0], session) if rows else None
+
+    def live_among(
+        self, session: Session, table_id: str, paths: Iterable[str]
+    ) -> dict[tuple[str, str], int]:
+        """Which of `paths` have a live file: (path, dv_id) and its size."""
+        wanted = list(dict.fromkeys(paths))
+        if not wanted:
+            return {}
+        found = session.run("live_among", table_id=table_id, paths=session.array(wanted))
+        decode = session.decode_text
+        return {(decode(path), decode(dv_id)): int(size) for path, dv_id, size in found}
+
+    # --- dl_active_files against the ledger -----------------------------------------------
+
+    def rebuild_active_files(self, session: Session, table_id: str) -> int:
+        """Recompute dl_active_files of a table from the ledger; how many rows it has now."""
+        session.changed("delete_active_files", table_id=table_id)
+        return session.changed("rebuild_active_files", table_id=table_id)
+
+    def check_active_files(
+        self, session: Session, table_id: str, *, limit: int = 100
+    ) -> Sequence[ActiveFilesProblem]:
+        """Where dl_active_files differs from the ledger; empty when it is right."""
+        rows = session.run("compare_active_files", table_id=table_id, limit=limit)
+        decode = session.decode_text
+        return [ActiveFilesProblem(r[0], decode(r[1]), decode(r[2]), r[3], r[4]) for r in rows]
+
+
+def _table(session: Session, row: Row | None) -> TableRecord | None:
+    return None if row is None else TableRecord.from_row(row, session)
+
+
+@cache
+def _actions_query(engine: Engine, relation: Relation) -> str:
+    return rewrite(
+        f"SELECT {', '.join(relation.columns)} FROM {relation.name} "  # noqa: S608
+        "WHERE table_id = :table_id AND version = :version",
+        engine,
+    )
+
+
+@cache
+def _newest_query(engine: Engine, relation: Relation) -> str:
+    return rewrite(
+        f"SELECT {', '.join(relation.columns)} FROM {relation.name} "  # noqa: S608
+        "WHERE table_id = :table_id AND version <= :version ORDER BY version DESC LIMIT 1",
+        engine,
+    )
