@@ -138,7 +138,8 @@ def write_extra(out: dict[str, Any], extra: Mapping[str, Any]) -> None:
             out[key] = jsonvalue.canonical(extra[key])
 
 
-def _write_deletion_vector(value: values.DeletionVectorDescriptor) -> dict[str, Any]:
+def write_deletion_vector(value: values.DeletionVectorDescriptor) -> dict[str, Any]:
+    """Give the descriptor in the protocol's form, fields in protocol order."""
     return write_fields(DELETION_VECTOR, value)
 
 
@@ -172,7 +173,7 @@ _WRITERS: Final[dict[Any, Callable[[Any], Any]]] = {
     read_nullable_map: _write_map,
     read_map: _write_map,
     read_names: list,
-    read_deletion_vector: _write_deletion_vector,
+    read_deletion_vector: write_deletion_vector,
 }
 
 
@@ -253,7 +254,7 @@ def write_add(value: values.AddFile) -> dict[str, Any]:
     if value.tags is not None:
         out["tags"] = _write_map(value.tags)
     if value.deletion_vector is not None:
-        out["deletionVector"] = _write_deletion_vector(value.deletion_vector)
+        out["deletionVector"] = write_deletion_vector(value.deletion_vector)
     if value.base_row_id is not None:
         out["baseRowId"] = value.base_row_id
     if value.default_row_commit_version is not None:

@@ -1,0 +1,317 @@
+"""Table features: what a protocol demands, what this release can honour, and upgrades.
+
+Guarantees: `check_readable` and `check_writable` name every feature that stands in the way, never
+only the first; a protocol that contradicts itself is an `InvalidActionError`, one that is merely
+too new an `UnsupportedFeatureError`. Nothing here ever drops a feature from a protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from deltalakedb.actions.feature_use import Use, features_in_use
+from deltalakedb.actions.values import Metadata, Protocol
+from deltalakedb.errors import InvalidActionError, UnsupportedFeatureError
+
+MAX_READER: Final = 3
+MAX_WRITER: Final = 7
+LEGACY_READER: Final = 2
+LEGACY_WRITER: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class TableFeature:
+    """A feature of the protocol.
+
+    `reader` tells whether readers must know it too. `legacy_reader` and `legacy_writer` are the
+    versions below 3 and 7 that imply it (0: none does). `requires` are features it builds on.
+    """
+
+    name: str
+    reader: bool = False
+    legacy_reader: int = 0
+    legacy_writer: int = 0
+    requires: tuple[str, ...] = ()
+
+
+_FEATURES: Final = (
+    TableFeature("appendOnly", legacy_writer=2),
+    TableFeature("invariants", legacy_writer=2),
+    TableFeature("checkConstraints", legacy_writer=3),
+    TableFeature("changeDataFeed", legacy_writer=4),
+    TableFeature("generatedColumns", legacy_writer=4),
+    TableFeature("columnMapping", reader=True, legacy_reader=2, legacy_writer=5),
+    TableFeature("identityColumns", legacy_writer=6),
+    TableFeature("deletionVectors", reader=True),
+    TableFeature("timestampNtz", reader=True),
+    TableFeature("v2Checkpoint", reader=True),
+    TableFeature("vacuumProtocolCheck", reader=True),
+    TableFeature("typeWidening", reader=True),
+    TableFeature("typeWidening-preview", reader=True),
+    TableFeature("variantType", reader=True),
+    TableFeature("variantType-preview", reader=True),
+    TableFeature("variantShredding", reader=True),
+    TableFeature("variantShredding-preview", reader=True),
+    TableFeature("catalogManaged", reader=True, requires=("inCommitTimestamp",)),
+    TableFeature("catalogOwned", reader=True, requires=("inCommitTimestamp",)),
+    TableFeature("catalogOwned-preview", reader=True, requires=("inCommitTimestamp",)),
+    TableFeature("redirectReaderWriter-preview", reader=True),
+    TableFeature("redirectWriterOnly-preview"),
+    TableFeature("allowColumnDefaults"),
+    TableFeature("checkpointProtection"),
+    TableFeature("clustering", requires=("domainMetadata",)),
+    TableFeature("collations", requires=("domainMetadata",)),
+    TableFeature("collations-preview", requires=("domainMetadata",)),
+    TableFeature("coordinatedCommits-preview", requires=("inCommitTimestamp",)),
+    TableFeature("domainMetadata"),
+    TableFeature("icebergCompatV1", requires=("columnMapping",)),
+    TableFeature("icebergCompatV2", requires=("columnMapping",)),
+    TableFeature("icebergCompatV3", requires=("columnMapping", "rowTracking")),
+    TableFeature("icebergWriterCompatV1", requires=("icebergCompatV2",)),
+    TableFeature("inCommitTimestamp"),
+    TableFeature("inCommitTimestamp-preview"),
+    TableFeature("materializePartitionColumns"),
+    TableFeature("rowTracking", requires=("domainMetadata",)),
+)
+FEATURES: Final[Mapping[str, TableFeature]] = {feature.name: feature for feature in _FEATURES}
+_BY_LOWER: Final = {feature.name.lower(): feature.name for feature in _FEATURES}
+
+# The choice of what may be read beyond the settled features is this one set: to stop reading one
+# of them, take its name out. Variants come as their struct of two binaries; a preview has the
+# format of the final feature.
+READ_NEWER: Final = frozenset(
+    {
+        *("typeWidening", "typeWidening-preview"),
+        *("variantType", "variantType-preview"),
+        *("variantShredding", "variantShredding-preview"),
+    }
+)
+READS: Final = READ_NEWER | {
+    "columnMapping",
+    "deletionVectors",
+    "timestampNtz",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+}
+"""Reader features this release honours. Writer-only features never hinder a reader."""
+
+WRITES: Final = frozenset(
+    {
+        *("appendOnly", "changeDataFeed", "columnMapping", "deletionVectors", "timestampNtz"),
+        *("v2Checkpoint", "vacuumProtocolCheck", "domainMetadata", "clustering"),
+        *("inCommitTimestamp", "typeWidening", "typeWidening-preview"),
+    }
+)
+"""Features that every writer of this release honours by itself."""
+
+WRITES_UNLESS_USED: Final = frozenset(
+    {
+        *("invariants", "checkConstraints", "generatedColumns", "identityColumns"),
+        *("allowColumnDefaults", "checkpointProtection", "icebergCompatV1", "icebergCompatV2"),
+        *("icebergCompatV3",),
+    }
+)
+"""Features that bind a writer only where the table uses them; then a caller must honour them.
+
+Old writer versions imply most of these for tables that never used one.
+"""
+
+
+def check_protocol(protocol: Protocol) -> None:
+    """Refuse a protocol that is too new or contradicts itself."""
+    reader, writer = protocol.min_reader_version, protocol.min_writer_version
+    if reader > MAX_READER or writer > MAX_WRITER:
+        raise UnsupportedFeatureError(
+            f"The table needs reader version {reader} and writer version {writer}",
+            why=f"this release knows versions up to {MAX_READER} and {MAX_WRITER}",
+            fix="Upgrade deltalakedb",
+        )
+    if reader < 1 or writer < 1:
+        raise _malformed(protocol, "versions begin at 1")
+    if reader == MAX_READER and writer != MAX_WRITER:
+        raise _malformed(protocol, "reader version 3 requires writer version 7")
+    if (protocol.reader_features is None) == (reader == MAX_READER):
+        raise _malformed(protocol, "readerFeatures belongs to reader version 3, and only there")
+    if (protocol.writer_features is None) == (writer == MAX_WRITER):
+        raise _malformed(protocol, "writerFeatures belongs to writer version 7, and only there")
+    missing = set(protocol.reader_features or ()) - set(protocol.writer_features or ())
+    if missing:
+        names = ", ".join(sorted(missing))
+        raise _malformed(protocol, f"writerFeatures lacks the reader features {names}")
+
+
+def reader_features(protocol: Protocol) -> frozenset[str]:
+    """Every feature that a reader must honour, those implied by old versions included."""
+    if protocol.reader_features is not None:
+        return frozenset(protocol.reader_features)
+    version = protocol.min_reader_version
+    return frozenset(f.name for f in _FEATURES if 0 < f.legacy_reader <= version)
+
+
+def writer_features(protocol: Protocol) -> frozenset[str]:
+    """Every feature that a writer must honour, those implied by old versions included."""
+    if protocol.writer_features is not None:
+        return frozenset(protocol.writer_features)
+    version = protocol.min_writer_version
+    return frozenset(f.name for f in _FEATURES if 0 < f.legacy_writer <= version)
+
+
+def required_features(protocol: Protocol) -> frozenset[str]:
+    """Every feature of the protocol, for readers or writers, implied ones included."""
+    return reader_features(protocol) | writer_features(protocol)
+
+
+def check_readable(protocol: Protocol, *, table: str = "") -> None:
+    """Raise unless this release may read a table with this protocol."""
+    check_protocol(protocol)
+    refused = sorted(reader_features(protocol) - READS)
+    if refused:
+        raise _unsupported(table, "read", refused, "")
+
+
+def check_writable(
+    protocol: Protocol,
+    *,
+    metadata: Metadata | None = None,
+    table: str = "",
+    honours: Iterable[str] = (),
+) -> None:
+    """Raise unless this release may write to a table with this protocol.
+
+    `metadata` tells which of `WRITES_UNLESS_USED` the table uses; without it all count as used.
+    `honours` are features that the caller takes care of for this write.
+    """
+    check_readable(protocol, table=table)
+    needed = writer_features(protocol)
+    listed = set(protocol.reader_features or ())
+    known_readers = {f.name for f in _FEATURES if f.reader} & needed
+    if protocol.min_reader_version == MAX_READER and known_readers - listed:
+        names = ", ".join(sorted(known_readers - listed))
+        raise _malformed(protocol, f"readerFeatures lacks {names}")
+    used = WRITES_UNLESS_USED if metadata is None else features_in_use(metadata).keys()
+    honoured = WRITES | (WRITES_UNLESS_USED - used) | set(honours)
+    refused = sorted(needed - honoured)
+    if refused:
+        uses = {} if metadata is None else features_in_use(metadata)
+        raise _unsupported(table, "write to", refused, _reasons(refused, uses))
+
+
+def protocol_for(metadata: Metadata, extra_features: Iterable[str] = ()) -> Protocol:
+    """The lowest protocol that a new table with this metadata needs.
+
+    Features are found in properties and schema (and `delta.feature.<name>` entries), and taken
+    from `extra_features`; what they build on is added. While all of them have a legacy version
+    the result is a legacy protocol, at least 1/2, which every client knows.
+    """
+    wanted = {feature_name(name) for name in (*features_in_use(metadata), *extra_features)}
+    base = _floor(metadata)
+    return upgrade(base, wanted)
+
+
+def upgrade(protocol: Protocol, features: Iterable[str]) -> Protocol:
+    """The lowest protocol with every feature of `protocol` and all of `features`.
+
+    Stays on legacy versions where they can express the result; otherwise goes to writer version 7
+    and lists every feature that the old versions implied.
+    """
+    check_protocol(protocol)
+    wanted = _closure({feature_name(name) for name in features})
+    old_readers, old_writers = reader_features(protocol), writer_features(protocol)
+    if wanted <= old_writers and {n for n in wanted if FEATURES[n].reader} <= old_readers:
+        return protocol
+    if protocol.min_writer_version <= LEGACY_WRITER and all(
+        FEATURES[name].legacy_writer for name in wanted
+    ):
+        return replace(
+            protocol,
+            min_reader_version=max(
+                [protocol.min_reader_version, *(FEATURES[n].legacy_reader for n in wanted)]
+            ),
+            min_writer_version=max(
+                [protocol.min_writer_version, *(FEATURES[n].legacy_writer for n in wanted)]
+            ),
+        )
+    writers = old_writers | wanted
+    readers = old_readers | {name for name in wanted if FEATURES[name].reader}
+    if readers <= {"columnMapping"} and protocol.min_reader_version < MAX_READER:
+        return Protocol(
+            min_reader_version=LEGACY_READER if readers else protocol.min_reader_version,
+            min_writer_version=MAX_WRITER,
+            writer_features=tuple(sorted(writers)),
+            extra=protocol.extra,
+        )
+    return Protocol(
+        MAX_READER, MAX_WRITER, tuple(sorted(readers)), tuple(sorted(writers)), protocol.extra
+    )
+
+
+def feature_name(name: str) -> str:
+    """The protocol's spelling of a feature; raises for a name this release does not know."""
+    found = _BY_LOWER.get(name.lower())
+    if found is None:
+        raise UnsupportedFeatureError(
+            f"Unknown table feature {name!r}",
+            why="this release does not know what it demands of readers and writers",
+            fix=f"Use one of: {', '.join(FEATURES)}",
+        )
+    return found
+
+
+def _closure(names: set[str]) -> set[str]:
+    todo, done = list(names), set(names)
+    while todo:
+        for name in FEATURES[todo.pop()].requires:
+            if name not in done:
+                done.add(name)
+                todo.append(name)
+    return done
+
+
+def _floor(metadata: Metadata) -> Protocol:
+    properties = metadata.configuration
+    asked = [
+        int(text) if (text := properties.get(name, "")).isdecimal() else 0
+        for name in ("delta.minReaderVersion", "delta.minWriterVersion")
+    ]
+    # Versions 3 and 7 mean feature lists, which the features decide.
+    return Protocol(
+        max(1, min(asked[0], LEGACY_READER)),
+        max(2, min(asked[1], LEGACY_WRITER) if asked[1] < MAX_WRITER else 2),
+    )
+
+
+def _reasons(refused: Iterable[str], uses: Mapping[str, Use]) -> str:
+    return "; ".join(f"{name} because of {uses[name]}" for name in refused if name in uses)
+
+
+def _unsupported(
+    table: str, verb: str, refused: list[str], reasons: str
+) -> UnsupportedFeatureError:
+    subject = f"the table {table!r}" if table else "the table"
+    unknown = [name for name in refused if name not in FEATURES]
+    why = f"it needs features that this release cannot honour: {', '.join(refused)}"
+    if unknown:
+        why += f" (unknown: {', '.join(unknown)})"
+    if reasons:
+        why += f" ({reasons})"
+    fix = "Use an engine that supports them, or drop the features from the table there"
+    if any(name.startswith(("catalogManaged", "catalogOwned")) for name in refused):
+        fix += "; a table that another catalog manages must be reached through that catalog"
+    return UnsupportedFeatureError(f"Cannot {verb} {subject}", why=why, fix=fix)
+
+
+def _malformed(protocol: Protocol, why: str) -> InvalidActionError:
+    return InvalidActionError(
+        "The protocol of the table is malformed: "
+        f"reader {protocol.min_reader_version}, writer {protocol.min_writer_version}, "
+        f"readerFeatures {_shown(protocol.reader_features)}, "
+        f"writerFeatures {_shown(protocol.writer_features)}",
+        why=why,
+        fix="Correct the protocol action",
+    )
+
+
+def _shown(features: tuple[str, ...] | None) -> str:
+    return "absent" if features is None else f"[{', '.join(features)}]"
