@@ -283,6 +283,8 @@ def _freeze(value: Any, path: str, depth: int) -> Any:
         for key, item in value.items():
             if not isinstance(key, str):
                 raise _bad(path, f"the key {key!r} is not a string", "Pass string keys")
+            if not key.isascii():
+                _refuse_surrogates(key)
             frozen[str.__str__(key)] = _freeze(item, f"{path}.{key}", depth + 1)
         return frozen
     if isinstance(value, (list, tuple)):

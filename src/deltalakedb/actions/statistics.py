@@ -1,0 +1,389 @@
+"""File statistics (`add.stats`): typed bounds out of JSON, and JSON out of typed bounds.
+
+Guarantees:
+
+- Reading is tolerant and safe for pruning. Text that is no JSON object gives None; a bound that
+  is missing, null, NaN, infinite, of the wrong type or out of range is simply absent, which means
+  "unknown". Every bound that is present holds: low <= each value <= high, in the order of the
+  values' own types (strings by code point, which is the order of their UTF-8 bytes).
+- Timestamps were cut to milliseconds when they were written, so a maximum read is one millisecond
+  higher. Single-precision bounds are rounded to single precision, so they equal a value stored.
+- Writing keeps the same promise: strings are cut with a tie-breaker, NaN and infinities left out.
+
+Bounds and null counts are keyed by the *logical* path of a leaf column, `("a",)` or
+`("person", "age")`; the JSON uses physical names, and the codec translates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final, TypeAlias
+
+from deltalakedb.actions import jsonvalue
+from deltalakedb.actions.datatypes import (
+    ColumnPath,
+    DataType,
+    DecimalType,
+    PrimitiveType,
+    StructType,
+    physical_name,
+)
+from deltalakedb.actions.floats import to_float32
+from deltalakedb.actions.moments import parse_date, parse_moment, to_utc
+from deltalakedb.actions.partition import INTEGER_RANGES
+from deltalakedb.actions.statistics_json import UNKNOWN, loads_tolerant, write_bound
+from deltalakedb.errors import InvalidActionError, InvalidSchemaError
+
+STRING_PREFIX_LENGTH: Final = 32
+_MILLISECOND: Final = timedelta(milliseconds=1)
+# Writers of old marked a cut maximum with U+FFFD, which is not above every character.
+_OLD_TIE_BREAKER: Final = "\ufffd"
+_HIGHEST: Final = "\U0010ffff"
+_KNOWN: Final = ("numRecords", "minValues", "maxValues", "nullCount", "tightBounds")
+
+_STEP: Final = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^`.,\s](?:[^`.,]*[^`.,\s])?))\s*([.,]|$)")
+
+_Tree: TypeAlias = "dict[str, tuple[ColumnPath, _Tree | DataType]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What a file's statistics say; whatever is absent is unknown.
+
+    `tight_bounds` is None where the statistics do not say, which counts as tight: see `tight`.
+    `extra` keeps unknown top-level keys.
+    """
+
+    num_records: int | None = None
+    min_values: Mapping[ColumnPath, Any] = field(default_factory=dict)
+    max_values: Mapping[ColumnPath, Any] = field(default_factory=dict)
+    null_count: Mapping[ColumnPath, int] = field(default_factory=dict)
+    tight_bounds: bool | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def tight(self) -> bool:
+        """Whether bounds are reached by rows and null counts are exact."""
+        return self.tight_bounds is not False
+
+
+class StatisticsReader:
+    """Parses statistics of one schema; build it once for many files."""
+
+    __slots__ = ("_tree",)
+
+    def __init__(self, schema: StructType) -> None:
+        self._tree = _tree_of(schema, ())
+
+    def parse(self, text: str | None) -> Statistics | None:
+        """Parse the JSON text; None where it is absent or no JSON object. Never raises."""
+        document = loads_tolerant(text)
+        if document is None:
+            return None
+        tight = document.get("tightBounds")
+        low: dict[ColumnPath, Any] = {}
+        high: dict[ColumnPath, Any] = {}
+        nulls: dict[ColumnPath, Any] = {}
+        _collect(document.get("minValues"), self._tree, low, _low)
+        _collect(document.get("maxValues"), self._tree, high, _high)
+        _collect(document.get("nullCount"), self._tree, nulls, lambda value, _: _count(value))
+        return Statistics(
+            num_records=_known(_count(document.get("numRecords"))),
+            min_values=low,
+            max_values=high,
+            null_count=nulls,
+            tight_bounds=tight if isinstance(tight, bool) else None,
+            extra=_extra(document),
+        )
+
+
+def parse_stats(text: str | None, schema: StructType) -> Statistics | None:
+    """Parse one file's statistics; for many files build a `StatisticsReader`. Never raises."""
+    return StatisticsReader(schema).parse(text)
+
+
+def encode_stats(
+    stats: Statistics,
+    schema: StructType,
+    *,
+    columns: Iterable[ColumnPath] | None = None,
+    string_prefix_length: int = STRING_PREFIX_LENGTH,
+) -> str:
+    """Write statistics as JSON text; bounds may be given at full length and precision.
+
+    `columns` limits the output to these leaf columns (see `covered_columns`). Order of keys is
+    that of the schema. Raises `InvalidSchemaError` where a bound is no value of its column.
+    """
+    wanted = None if columns is None else set(columns)
+    leaves = [
+        (path, physical, data_type)
+        for (path, data_type), (physical, _) in zip(
+            schema.leaf_columns(), schema.leaf_columns(physical=True), strict=True
+        )
+        if wanted is None or path in wanted
+    ]
+    parts = []
+    if stats.num_records is not None:
+        parts.append(f'"numRecords":{stats.num_records:d}')
+    for key, bounds, is_max in (
+        ("minValues", stats.min_values, False),
+        ("maxValues", stats.max_values, True),
+    ):
+        texts: dict[ColumnPath, str] = {}
+        for path, physical, data_type in leaves:
+            if bounds.get(path) is not None:
+                text = _bound_text(path, bounds[path], data_type, is_max, string_prefix_length)
+                if text is not None:
+                    texts[physical] = text
+        parts.append(f'"{key}":{_nested_text(texts)}')
+    counts = {p: f"{stats.null_count[path]:d}" for path, p, _ in leaves if path in stats.null_count}
+    parts.append(f'"nullCount":{_nested_text(counts)}')
+    if stats.tight_bounds is not None:
+        parts.append(f'"tightBounds":{"true" if stats.tight_bounds else "false"}')
+    parts += [
+        f"{jsonvalue.dumps(key)}:{jsonvalue.dumps(stats.extra[key])}"
+        for key in sorted(stats.extra)
+        if key not in _KNOWN
+    ]
+    return f"{{{','.join(parts)}}}"
+
+
+def covered_columns(
+    schema: StructType,
+    *,
+    partition_columns: Sequence[str] = (),
+    num_indexed: int = 32,
+    named: str | None = None,
+) -> list[ColumnPath]:
+    """The leaf columns that statistics cover, in schema order.
+
+    That is the first `num_indexed` leaves of the data columns (-1 for all), or, where `named` has
+    the property `delta.dataSkippingStatsColumns`, the leaves of the columns it lists.
+    """
+    partitions = {name.lower() for name in partition_columns}
+    leaves = [path for path, _ in schema.leaf_columns() if path[0].lower() not in partitions]
+    if named is None:
+        return leaves if num_indexed < 0 else leaves[:num_indexed]
+    listed = [tuple(step.lower() for step in path) for path in parse_column_list(named)]
+    return [
+        path
+        for path in leaves
+        if any(tuple(step.lower() for step in path[: len(start)]) == start for start in listed)
+    ]
+
+
+def parse_column_list(text: str) -> list[ColumnPath]:
+    """Split a list such as "a, b.c, `odd.name`" into column paths."""
+    columns: list[ColumnPath] = []
+    steps: list[str] = []
+    position = 0
+    while position < len(text):
+        match = _STEP.match(text, position)
+        if match is None:
+            raise InvalidSchemaError(
+                f"Cannot read the list of columns {text!r}",
+                why=f"there is no column name at character {position + 1}",
+                fix="Separate columns by commas and nested names by dots; put names that "
+                "contain either into backticks, and double a backtick inside them",
+            )
+        quoted, plain, separator = match.groups()
+        steps.append(plain if quoted is None else quoted.replace("``", "`"))
+        if separator != ".":
+            columns.append(tuple(steps))
+            steps = []
+        position = match.end()
+    if steps:
+        columns.append(tuple(steps))
+    return columns
+
+
+# --- reading ------------------------------------------------------------------------------
+
+
+def _tree_of(struct: StructType, above: ColumnPath) -> _Tree:
+    return {
+        physical_name(f): (
+            (*above, f.name),
+            _tree_of(f.type, (*above, f.name)) if isinstance(f.type, StructType) else f.type,
+        )
+        for f in struct.fields
+    }
+
+
+def _collect(
+    value: Any,
+    tree: _Tree,
+    out: dict[ColumnPath, Any],
+    decode: Callable[[Any, DataType], Any],
+) -> None:
+    if not isinstance(value, dict):
+        return
+    for name, item in value.items():
+        entry = tree.get(name)
+        if entry is None or item is None or item is UNKNOWN:
+            continue
+        path, inner = entry
+        if isinstance(inner, dict):
+            _collect(item, inner, out, decode)
+            continue
+        decoded = decode(item, inner)
+        if decoded is not UNKNOWN:
+            out[path] = decoded
+
+
+def _extra(document: dict[str, Any]) -> dict[str, Any]:
+    extra = {}
+    for key in document.keys() - set(_KNOWN):
+        try:
+            extra.update(jsonvalue.freeze({key: document[key]}))
+        except InvalidActionError:
+            # It holds a number or a character that could not be written back.
+            continue
+    return extra
+
+
+def _count(value: Any) -> Any:
+    if type(value) is int and 0 <= value < 2**63:
+        return value
+    return UNKNOWN
+
+
+def _known(value: Any) -> Any:
+    return None if value is UNKNOWN else value
+
+
+def _low(value: Any, data_type: DataType) -> Any:
+    try:
+        return _decode(value, data_type)
+    except (ValueError, OverflowError):
+        return UNKNOWN
+
+
+def _high(value: Any, data_type: DataType) -> Any:
+    try:
+        decoded = _decode(value, data_type)
+        if isinstance(decoded, datetime):
+            return decoded + _MILLISECOND
+    except (ValueError, OverflowError):
+        return UNKNOWN
+    if (
+        isinstance(decoded, str)
+        and decoded.endswith(_OLD_TIE_BREAKER)
+        and len(decoded) > STRING_PREFIX_LENGTH
+    ):
+        return decoded[:-1] + _HIGHEST
+    return decoded
+
+
+def _decode(value: Any, data_type: DataType) -> Any:
+    if isinstance(data_type, DecimalType):
+        return _exact(value)
+    if not isinstance(data_type, PrimitiveType):
+        return UNKNOWN
+    decoder = _DECODERS.get(data_type.name)
+    return UNKNOWN if decoder is None else decoder(value)
+
+
+def _exact(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        # No column holds a number of more than 400 digits; as a bound it could only do harm.
+        return value if abs(value.adjusted()) < 400 else UNKNOWN
+    return Decimal(value) if type(value) is int else UNKNOWN
+
+
+def _integer(bound: int) -> Callable[[Any], Any]:
+    def decode(value: Any) -> Any:
+        number = value
+        if isinstance(value, Decimal) and abs(value.adjusted()) < 40 and value == int(value):
+            number = int(value)
+        if type(number) is not int or not -bound <= number < bound:
+            return UNKNOWN
+        return number
+
+    return decode
+
+
+def _double(value: Any) -> Any:
+    number = _exact(value)
+    if number is UNKNOWN:
+        return UNKNOWN
+    double = float(number)
+    return UNKNOWN if double in (float("inf"), float("-inf")) else double
+
+
+def _float(value: Any) -> Any:
+    double = _double(value)
+    return UNKNOWN if double is UNKNOWN else to_float32(double)
+
+
+def _string(value: Any) -> Any:
+    if not isinstance(value, str):
+        return UNKNOWN
+    value.encode("utf-8")
+    return value
+
+
+def _date(value: Any) -> date | object:
+    return parse_date(value) if isinstance(value, str) else UNKNOWN
+
+
+def _timestamp(value: Any) -> Any:
+    if not isinstance(value, str):
+        return UNKNOWN
+    moment, zone = parse_moment(value)
+    return UNKNOWN if zone is None else to_utc(moment, zone)
+
+
+def _timestamp_ntz(value: Any) -> Any:
+    if not isinstance(value, str):
+        return UNKNOWN
+    moment, zone = parse_moment(value)
+    return moment if zone in (None, UTC) else UNKNOWN
+
+
+_DECODERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    **{name: _integer(bound) for name, bound in INTEGER_RANGES.items()},
+    "float": _float,
+    "double": _double,
+    "string": _string,
+    "boolean": lambda value: value if isinstance(value, bool) else UNKNOWN,
+    "date": _date,
+    "timestamp": _timestamp,
+    "timestamp_ntz": _timestamp_ntz,
+}
+
+
+# --- writing ------------------------------------------------------------------------------
+
+
+def _bound_text(
+    path: ColumnPath,
+    value: Any,
+    data_type: DataType,
+    is_max: bool,  # noqa: FBT001 -- private, and the loop above names it
+    prefix_length: int,
+) -> str | None:
+    try:
+        return write_bound(value, data_type, is_max=is_max, prefix_length=prefix_length)
+    except ValueError as error:
+        raise InvalidSchemaError(
+            f"Cannot write {value!r} as a bound of the column {'.'.join(path)!r}",
+            why=f"{error} (the column is {data_type})",
+            fix="Convert the bound to the type of the column",
+        ) from None
+
+
+def _nested_text(texts: Mapping[ColumnPath, str]) -> str:
+    """Write values by path as nested objects, in the order they come."""
+    groups: dict[str, dict[ColumnPath, str]] = {}
+    for path, text in texts.items():
+        groups.setdefault(path[0], {})[path[1:]] = text
+    parts = [
+        f"{jsonvalue.dumps(name)}:{inner[()] if () in inner else _nested_text(inner)}"
+        for name, inner in groups.items()
+    ]
+    return f"{{{','.join(parts)}}}"
