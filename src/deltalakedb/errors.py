@@ -52,6 +52,10 @@ class CatalogBusyError(CatalogError):
     """Another writer or process held the database for longer than the time limit."""
 
 
+class TransactionAbortedError(CatalogBusyError):
+    """The database ended a transaction in favour of another; it can be tried again at once."""
+
+
 class CatalogPermissionError(CatalogError):
     """The database role may not do this."""
 
@@ -133,7 +137,28 @@ class CommitRejectedError(DeltaLakeDbError):
 
 
 class CommitConflictError(DeltaLakeDbError):
-    """A concurrent commit won, and this one cannot be rebased on it; nothing was written."""
+    """A concurrent commit won, and this one cannot be rebased on it; nothing was written.
+
+    `winner_version` is the version of the commit that stands in the way, where one does;
+    `retryable` says whether reading the table again and repeating the work can succeed.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        why: str = "",
+        fix: str = "",
+        winner_version: int | None = None,
+        retryable: bool = True,
+    ) -> None:
+        self.winner_version = winner_version
+        self.retryable = retryable
+        super().__init__(what, why=why, fix=fix)
+
+
+class UnexpectedVersionError(CommitConflictError):
+    """The commit was tied to a version, and the table has moved on."""
 
 
 class ConcurrentAppendError(CommitConflictError):

@@ -1,0 +1,292 @@
+"""What a transaction read and writes, and what a commit that won wrote: the facts of a conflict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, TypeAlias
+
+from deltalakedb.actions.values import (
+    Action,
+    AddFile,
+    CdcFile,
+    CommitInfo,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    RemoveFile,
+    Txn,
+)
+from deltalakedb.errors import ConfigurationError
+from deltalakedb.transaction.metadata_diff import ROW_TRACKING_DOMAIN
+
+PartitionTest: TypeAlias = Callable[[Mapping[str, str | None]], bool]
+
+
+class IsolationLevel(Enum):
+    """How strictly a transaction is kept apart from commits that came in between."""
+
+    SERIALIZABLE = "Serializable"
+    """As if all commits had happened one after the other, in the order of their versions."""
+    WRITE_SERIALIZABLE = "WriteSerializable"
+    """As if they had happened in some order: blind appends of others do not count as missed."""
+    SNAPSHOT = "SnapshotIsolation"
+    """Added files never count as missed; for commits that change no data, such as compaction."""
+
+
+_LEVELS: Final = {
+    level.value.lower(): level
+    for level in (IsolationLevel.SERIALIZABLE, IsolationLevel.WRITE_SERIALIZABLE)
+}
+
+
+def isolation_of(metadata: Metadata) -> IsolationLevel:
+    """The level that `delta.isolationLevel` asks for; Serializable where it is not set."""
+    text = metadata.configuration.get("delta.isolationLevel")
+    if text is None:
+        return IsolationLevel.SERIALIZABLE
+    level = _LEVELS.get(text.strip().lower())
+    if level is None:
+        raise ConfigurationError(
+            f"The table property 'delta.isolationLevel' has the value {text!r}",
+            why="a table can only ask for Serializable or WriteSerializable",
+            fix="Set it to one of these, or unset it",
+        )
+    return level
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSet:
+    """What a transaction looked at; `ReadSet()` is that of a blind write.
+
+    `partitions` is asked with the raw `partitionValues` of a file (physical names, values as the
+    log writes them) whether such a file could have been read. For a table without partitions it
+    is asked with an empty mapping: a read with any predicate answers True. `files` are the paths
+    read, exactly as the log spells them; a file that is re-added or removed belongs here too.
+    """
+
+    whole_table: bool = False
+    partitions: PartitionTest | None = None
+    files: frozenset[str] = frozenset()
+    app_ids: frozenset[str] = frozenset()
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether any file, or the absence of one, was looked at."""
+        return self.whole_table or self.partitions is not None or bool(self.files)
+
+
+def merge_read_sets(*reads: ReadSet) -> ReadSet:
+    """The read set of a transaction that made all of these reads."""
+    tests = [read.partitions for read in reads if read.partitions is not None]
+    return ReadSet(
+        whole_table=any(read.whole_table for read in reads),
+        partitions=_any_of(tests) if len(tests) > 1 else next(iter(tests), None),
+        files=frozenset().union(*(read.files for read in reads)),
+        app_ids=frozenset().union(*(read.app_ids for read in reads)),
+    )
+
+
+def _any_of(tests: Sequence[PartitionTest]) -> PartitionTest:
+    def matches(values: Mapping[str, str | None]) -> bool:
+        return any(test(values) for test in tests)
+
+    return matches
+
+
+@dataclass(frozen=True, slots=True)
+class _Summary:
+    """The actions of a commit, sorted in one pass."""
+
+    adds: tuple[AddFile, ...]
+    removes: tuple[RemoveFile, ...]
+    cdc_files: tuple[CdcFile, ...]
+    metadata: Metadata | None
+    protocol: Protocol | None
+    commit_info: CommitInfo | None
+    domains: frozenset[str]
+    app_ids: frozenset[str]
+    has_other: bool
+
+    @property
+    def data_change(self) -> bool:
+        return any(add.data_change for add in self.adds) or any(
+            remove.data_change for remove in self.removes
+        )
+
+
+def _summarise(actions: Iterable[Action]) -> _Summary:
+    adds: list[AddFile] = []
+    removes: list[RemoveFile] = []
+    cdc_files: list[CdcFile] = []
+    domains: set[str] = set()
+    app_ids: set[str] = set()
+    metadata: Metadata | None = None
+    protocol: Protocol | None = None
+    commit_info: CommitInfo | None = None
+    has_other = False
+    for action in actions:
+        if isinstance(action, AddFile):
+            adds.append(action)
+        elif isinstance(action, RemoveFile):
+            removes.append(action)
+        elif isinstance(action, CdcFile):
+            cdc_files.append(action)
+        elif isinstance(action, Txn):
+            app_ids.add(action.app_id)
+        elif isinstance(action, DomainMetadata):
+            domains.add(action.domain)
+        elif isinstance(action, Metadata):
+            metadata = action
+        elif isinstance(action, Protocol):
+            protocol = action
+        elif isinstance(action, CommitInfo):
+            commit_info = action
+        else:
+            has_other = True
+    return _Summary(
+        tuple(adds),
+        tuple(removes),
+        tuple(cdc_files),
+        metadata,
+        protocol,
+        commit_info,
+        frozenset(domains),
+        frozenset(app_ids),
+        has_other,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What we want to commit, what we read to make it, and the level the table asks for."""
+
+    read_set: ReadSet
+    actions: Sequence[Action]
+    isolation: IsolationLevel = IsolationLevel.SERIALIZABLE
+    _summary: _Summary = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_summary", _summarise(self.actions))
+
+    @property
+    def changes_metadata(self) -> bool:
+        """Whether the commit contains a `metaData` action."""
+        return self._summary.metadata is not None
+
+    @property
+    def changes_protocol(self) -> bool:
+        """Whether the commit contains a `protocol` action."""
+        return self._summary.protocol is not None
+
+    @property
+    def adds(self) -> Sequence[AddFile]:
+        """The files added."""
+        return self._summary.adds
+
+    @property
+    def removed_paths(self) -> frozenset[str]:
+        """The paths removed, whatever their deletion vectors."""
+        return frozenset(remove.path for remove in self._summary.removes)
+
+    @property
+    def domains(self) -> frozenset[str]:
+        """The metadata domains written."""
+        return self._summary.domains
+
+    @property
+    def app_ids(self) -> frozenset[str]:
+        """The app transactions relied on: those read, and those written, which implies it."""
+        return self._summary.app_ids | self.read_set.app_ids
+
+    @property
+    def data_change(self) -> bool:
+        """Whether any file action changes the data."""
+        return self._summary.data_change
+
+    @property
+    def is_blind_append(self) -> bool:
+        """Whether the commit adds files without having looked at any, and does nothing else.
+
+        App transactions and domains may go with it. A refresh of a live file is no append: its
+        path belongs into `ReadSet.files` (see `rules.refreshed_paths`).
+        """
+        summary = self._summary
+        return (
+            bool(summary.adds)
+            and not summary.removes
+            and not summary.cdc_files
+            and summary.metadata is None
+            and summary.protocol is None
+            and not summary.has_other
+            and not self.read_set.reads_files
+        )
+
+    @property
+    def effective_isolation(self) -> IsolationLevel:
+        """The level to check with: rewriting files without changing data needs only snapshots."""
+        summary = self._summary
+        only_files = (
+            (bool(summary.adds) or bool(summary.removes))
+            and summary.metadata is None
+            and summary.protocol is None
+            and not summary.app_ids
+            and not summary.has_other
+            and summary.domains <= {ROW_TRACKING_DOMAIN}
+        )
+        return IsolationLevel.SNAPSHOT if only_files and not self.data_change else self.isolation
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """A commit that took a version which we wanted."""
+
+    version: int
+    actions: Sequence[Action]
+    _summary: _Summary = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_summary", _summarise(self.actions))
+
+    @property
+    def metadata(self) -> Metadata | None:
+        """The metadata it set, if it did."""
+        return self._summary.metadata
+
+    @property
+    def protocol(self) -> Protocol | None:
+        """The protocol it set, if it did."""
+        return self._summary.protocol
+
+    @property
+    def domains(self) -> frozenset[str]:
+        """The metadata domains it wrote."""
+        return self._summary.domains
+
+    @property
+    def app_ids(self) -> frozenset[str]:
+        """The app transactions it wrote."""
+        return self._summary.app_ids
+
+    @property
+    def adds(self) -> Sequence[AddFile]:
+        """The files it added."""
+        return self._summary.adds
+
+    @property
+    def removed_paths(self) -> frozenset[str]:
+        """The paths it removed, whatever their deletion vectors."""
+        return frozenset(remove.path for remove in self._summary.removes)
+
+    @property
+    def is_blind_append(self) -> bool:
+        """Whether it says of itself that it read nothing; silence counts as no."""
+        info = self._summary.commit_info
+        return info is not None and info.is_blind_append is True
+
+    @property
+    def operation(self) -> str:
+        """The name of its operation, for people."""
+        info = self._summary.commit_info
+        return (info.operation if info is not None else None) or "an unnamed operation"
