@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from deltalakedb.errors import CatalogBusyError, CatalogError
 
@@ -36,19 +37,15 @@ class Pool(Generic[C]):
         self._alive = alive
         self._size = size
         self._timeout = timeout
-        self._reset()
-
-    def _reset(self) -> None:
-        self._pid = os.getpid()
         self._condition = threading.Condition()
         self._idle: list[C] = []
-        self._open = 0
+        self._used: dict[int, C] = {}
+        self._opening = 0
         self._closed = False
+        _pools.add(self)
 
     def acquire(self) -> C:
         """An idle or new connection; CatalogBusyError when none comes free in time."""
-        if self._pid != os.getpid():
-            self._reset()
         deadline = time.monotonic() + self._timeout
         with self._condition:
             while True:
@@ -57,9 +54,11 @@ class Pool(Generic[C]):
                         "The catalog is closed", fix="Call deltalakedb.connect() again"
                     )
                 if self._idle:
-                    return self._idle.pop()
-                if self._open < self._size:
-                    self._open += 1
+                    connection = self._idle.pop()
+                    self._used[id(connection)] = connection
+                    return connection
+                if len(self._used) + self._opening < self._size:
+                    self._opening += 1
                     break
                 if not self._condition.wait(deadline - time.monotonic()):
                     raise CatalogBusyError(
@@ -69,40 +68,60 @@ class Pool(Generic[C]):
                         "or close what holds them",
                     )
         try:
-            return self._connect()
+            connection = self._connect()
         except BaseException:
             with self._condition:
-                self._open -= 1
+                self._opening -= 1
                 self._condition.notify()
             raise
+        with self._condition:
+            self._opening -= 1
+            self._used[id(connection)] = connection
+        return connection
 
     def release(self, connection: C) -> None:
         """Give a connection back; one that is no longer alive is discarded."""
-        if self._pid != os.getpid():
-            return
         with self._condition:
+            if self._used.pop(id(connection), None) is None:
+                return  # taken before a fork, and so the other process's
+            self._condition.notify()
             if not self._closed and self._alive(connection):
                 self._idle.append(connection)
-                self._condition.notify()
                 return
-            self._open -= 1
-            self._condition.notify()
         self._close(connection)
 
     def discard_idle(self) -> None:
         """Forget idle connections, e.g. after the server went away with all of them."""
         with self._condition:
             idle, self._idle = self._idle, []
-            self._open -= len(idle)
             self._condition.notify_all()
         for connection in idle:
             self._close(connection)
 
     def close(self) -> None:
         """Close idle connections now, and those in use when they come back."""
-        if self._pid != os.getpid():
-            return
         with self._condition:
             self._closed = True
             self._condition.notify_all()
         self.discard_idle()
+
+    def _after_fork(self) -> None:
+        # Not even closed: that would talk to the server on the other process's connection.
+        _inherited.append((self._idle, self._used))
+        self._condition = threading.Condition()
+        self._idle = []
+        self._used = {}
+        self._opening = 0
+
+
+_pools: weakref.WeakSet[Pool[Any]] = weakref.WeakSet()
+_inherited: list[Any] = []
+
+
+def _after_fork_in_child() -> None:
+    for pool in list(_pools):
+        pool._after_fork()  # noqa: SLF001 - the same module
+
+
+if hasattr(os, "register_at_fork"):  # there is no fork on Windows
+    os.register_at_fork(after_in_child=_after_fork_in_child)

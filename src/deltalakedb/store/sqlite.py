@@ -12,6 +12,7 @@ Differences from the other engines, and why:
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +38,14 @@ if TYPE_CHECKING:
     from deltalakedb.store.url import CatalogUrl, Engine
 
 _MINIMUM = (3, 37, 0)  # STRICT tables
-_PRAGMAS = frozenset({"synchronous", "cache_size", "mmap_size", "temp_store"})
+# SQLite takes a misspelt word for some other setting, without a word of its own.
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
+_PRAGMAS = {
+    "cache_size": _NUMBER,
+    "mmap_size": _NUMBER,
+    "synchronous": re.compile(r"off|normal|full|extra|[0-3]", re.IGNORECASE),
+    "temp_store": re.compile(r"default|file|memory|[0-2]", re.IGNORECASE),
+}
 _ONE_WRITER = "SQLite lets one process write at a time"
 
 
@@ -80,7 +88,6 @@ class SqliteSession(Session):
         )
 
 
-
 def _lists_as_json(row: Row, positions: Sequence[int]) -> Row:
     values = list(row)
     for position in positions:
@@ -102,12 +109,18 @@ class SqliteDialect(Dialect):
                 why="The catalog uses STRICT tables, which came with SQLite 3.37",
                 fix="Use a newer Python build, or a duckdb:/// or postgresql:// catalog",
             )
-        unknown = sorted(set(url.options) - _PRAGMAS)
+        unknown = sorted(set(url.options) - set(_PRAGMAS))
         if unknown:
             raise ConfigurationError(
                 f"{url.display} has options that SQLite does not take: {', '.join(unknown)}",
                 fix=f"Known: {', '.join(sorted(_PRAGMAS))}, timeout, pool_size",
             )
+        for pragma, value in url.options.items():
+            if not _PRAGMAS[pragma].fullmatch(value):
+                raise ConfigurationError(
+                    f"{url.display} has {pragma}={value!r}, which is no value for SQLite",
+                    fix=f"It must match: {_PRAGMAS[pragma].pattern}",
+                )
         self._pool = Pool(
             self._connect,
             close=sqlite3.Connection.close,
@@ -141,10 +154,6 @@ class SqliteDialect(Dialect):
 
     def _configure(self, connection: sqlite3.Connection) -> None:
         for pragma, value in self.url.options.items():
-            if not value.lstrip("-").isalnum():
-                raise ConfigurationError(
-                    f"{pragma}={value!r} is no value for SQLite", fix="Use a word or a number"
-                )
             connection.execute(f"PRAGMA {pragma} = {value}")
         if "synchronous" not in self.url.options:
             connection.execute("PRAGMA synchronous = FULL")
