@@ -63,6 +63,10 @@ class Session(ABC):
         """A list of strings as a parameter of a named query."""
         return list(values)
 
+    def map_parameter(self, document: str) -> object:
+        """The JSON text of a map as a parameter of a named query."""
+        return document
+
     def encode_text(self, text: str) -> str:
         """`text` as this engine can store it."""
         return text

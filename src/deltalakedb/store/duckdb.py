@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +30,7 @@ from deltalakedb.errors import (
     CorruptCatalogError,
     DeltaLakeDbError,
     MissingDriverError,
+    TransactionAbortedError,
 )
 from deltalakedb.store.dialect import Dialect, Row, Session
 from deltalakedb.store.pool import Pool
@@ -62,8 +63,53 @@ class _Instance:
     writer: threading.Lock = field(default_factory=threading.Lock)
 
 
-_instances: dict[tuple[int, str], _Instance] = {}
-_instances_lock = threading.Lock()
+_Key = tuple[int, str]
+
+
+class _Instances:
+    """The open files of this process. Waiting for one file holds up nobody else's."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[_Key, _Instance] = {}
+        self._turns: dict[_Key, threading.Lock] = {}
+
+    def take(self, key: _Key, connect: Callable[[], duckdb.DuckDBPyConnection]) -> _Instance:
+        """The instance of a file, opened by `connect` if it is not open yet."""
+        with self._turn(key):
+            with self._lock:
+                instance = self._open.get(key)
+            if instance is None:
+                instance = _Instance(connect())
+            with self._lock:
+                self._open[key] = instance
+                instance.users += 1
+            return instance
+
+    def give_back(self, key: _Key) -> None:
+        """Close the file when its last user has gone."""
+        with self._turn(key):
+            with self._lock:
+                instance = self._open[key]
+                instance.users -= 1
+                if instance.users:
+                    return
+                del self._open[key]
+            instance.connection.close()
+
+    def _turn(self, key: _Key) -> threading.Lock:
+        with self._lock:
+            return self._turns.setdefault(key, threading.Lock())
+
+    def after_fork(self) -> None:
+        """What was locked stays with the other process; so do its open files, by their key."""
+        self._lock = threading.Lock()
+        self._turns = {}
+
+
+_instances = _Instances()
+if hasattr(os, "register_at_fork"):  # there is no fork on Windows
+    os.register_at_fork(after_in_child=_instances.after_fork)
 
 
 class DuckdbSession(Session):
@@ -105,7 +151,6 @@ class DuckdbSession(Session):
             )
         finally:
             self._connection.unregister("incoming_rows")
-
 
 
 def _as_arrow(relation: Relation, rows: Sequence[Row]) -> pa.Table:
@@ -151,13 +196,7 @@ class DuckdbDialect(Dialect):
                 why=f"The folder {target.parent} does not exist",
                 fix="Create it, or correct the path (a relative path has three slashes)",
             )
-        with _instances_lock:
-            instance = _instances.get(self._key)
-            if instance is None:
-                instance = _Instance(self._connect(target))
-                _instances[self._key] = instance
-            instance.users += 1
-            return instance
+        return _instances.take(self._key, lambda: self._connect(target))
 
     def _connect(self, target: Path) -> duckdb.DuckDBPyConnection:
         deadline = time.monotonic() + self.url.timeout
@@ -247,25 +286,23 @@ class DuckdbDialect(Dialect):
             return
         self._closed = True
         self._pool.close()
-        with _instances_lock:
-            self._instance.users -= 1
-            if self._instance.users == 0:
-                del _instances[self._key]
-                self._instance.connection.close()
+        _instances.give_back(self._key)
 
 
 def _rollback(connection: duckdb.DuckDBPyConnection) -> None:
     try:
         connection.execute("ROLLBACK")
-    except duckdb.TransactionException:
-        # A failed COMMIT has ended the transaction already.
+    except duckdb.Error:
+        # A failed COMMIT has ended the transaction already; a fatal error ends everything.
         return
 
 
 def _is_locked(target: Path) -> bool:
     """Whether another process holds the file: DuckDB's error has no code that tells."""
-    import fcntl
-
+    try:
+        import fcntl
+    except ImportError:  # Windows, where a file that is in use cannot be opened at all
+        return target.is_file()
     try:
         with target.open("rb+") as handle:
             fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -284,7 +321,7 @@ def _first_line(error: BaseException) -> str:
 def _translate(error: duckdb.Error, url: CatalogUrl) -> DeltaLakeDbError:
     reason = url.redact(_first_line(error))
     if isinstance(error, duckdb.TransactionException):
-        return CatalogBusyError(
+        return TransactionAbortedError(
             f"{url.display} refused a transaction that met another one",
             why=reason,
             fix="Try again",

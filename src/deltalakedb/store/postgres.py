@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, LiteralString, cast
+from typing import TYPE_CHECKING, Any, ClassVar, LiteralString
 
 from deltalakedb.errors import (
     CatalogBusyError,
@@ -28,6 +28,7 @@ from deltalakedb.errors import (
     CommitOutcomeUnknownError,
     DeltaLakeDbError,
     MissingDriverError,
+    TransactionAbortedError,
 )
 from deltalakedb.store.dialect import Dialect, Row, Session
 from deltalakedb.store.pool import Pool
@@ -51,7 +52,8 @@ _MIGRATION_LOCK = 0x64_6C_64_62  # "dldb"
 _ESCAPE = "\ue000"
 _ESCAPED = re.compile(f"{_ESCAPE}([01])")
 _UNESCAPED = {"0": "\x00", "1": _ESCAPE}
-_BUSY = frozenset({"55P03", "57014", "40001", "40P01", "53300"})
+_BUSY = frozenset({"55P03", "57014", "53300"})
+_ABORTED = frozenset({"40001", "40P01"})
 _GONE = frozenset({"57P01", "57P02", "57P03", "57P05"})
 
 
@@ -94,6 +96,9 @@ class PostgresSession(Session):
     def array(self, values: Sequence[str]) -> object:
         return [_encode(value) for value in values]
 
+    def map_parameter(self, document: str) -> object:
+        return _Encoded(_encode_map(document))
+
     def encode_text(self, text: str) -> str:
         return _encode(text)
 
@@ -102,12 +107,12 @@ class PostgresSession(Session):
 
     @staticmethod
     def _encoded(params: Mapping[str, object]) -> dict[str, Any]:
-        return {k: _encode(v) if isinstance(v, str) else v for k, v in params.items()}
+        return {k: _encode(v) if type(v) is str else v for k, v in params.items()}
 
 
 def _literal(text: str) -> LiteralString:
     # SQL comes from this package's files and from the closed set of relations only.
-    return cast("LiteralString", text)
+    return text
 
 
 def _encode(text: str) -> str:
@@ -126,17 +131,27 @@ def _encode_row(row: Row, coded: Sequence[tuple[int, Kind]]) -> Row:
             new: object = _encode(old)
         elif kind is Kind.LIST:
             new = [_encode(item) for item in old]
-        elif "\\u0000" in old or _ESCAPE in old:
-            new = json.dumps(_encode_json(json.loads(old)), ensure_ascii=False)
         else:
-            continue
+            new = _encode_map(old)
         if new is not old:
             values = list(row) if values is None else values
             values[position] = new
     return row if values is None else tuple(values)
 
 
-def _encode_json(value: Any) -> Any:  # noqa: ANN401 - a JSON value is anything
+class _Encoded(str):
+    """Text that must not be encoded once more."""
+
+    __slots__ = ()
+
+
+def _encode_map(document: str) -> str:
+    if "\\u0000" in document or _ESCAPE in document:
+        return json.dumps(_encode_json(json.loads(document)), ensure_ascii=False)
+    return document
+
+
+def _encode_json(value: Any) -> Any:
     if isinstance(value, str):
         return _encode(value)
     if isinstance(value, list):
@@ -162,58 +177,79 @@ class PostgresDialect(Dialect):
         )
 
     def _connect(self) -> psycopg.Connection[Row]:
-        defaults: dict[str, str | int] = {}
-        if "connect_timeout" not in self.url.options:
-            defaults["connect_timeout"] = max(2, int(self.url.timeout))
-        if "application_name" not in self.url.options:
-            defaults["application_name"] = "deltalakedb"
+        # libpq itself takes 0 and 1 for 2 seconds and for ever.
+        defaults: Any = {
+            "connect_timeout": str(max(2, int(self.url.timeout))),
+            "application_name": "deltalakedb",
+        }
+        given = {name: value for name, value in defaults.items() if name not in self.url.options}
+        failure: DeltaLakeDbError
         try:
-            connection = psycopg.connect(self.url.target, autocommit=True, **defaults)
+            connection = psycopg.connect(self.url.target, autocommit=True, **given)
         except psycopg.Error as error:
-            raise _unreachable(error, self.url) from None
+            failure = _unreachable(error, self.url)
+        except UnicodeError as error:  # a host name that no resolver can be asked for
+            failure = _unreachable(psycopg.OperationalError(str(error)), self.url)
+        else:
+            try:
+                self._configure(connection)
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+        # Raised outside the handler: libpq's own message may quote the whole URL.
+        raise failure
+
+    def _configure(self, connection: psycopg.Connection[Row]) -> None:
         for name in ("uuid", "json", "jsonb"):
             connection.adapters.register_loader(name, TextLoader)
-        connection.execute(
-            "SELECT set_config('lock_timeout', %s, false)", [f"{int(self.url.timeout * 1000)}ms"]
-        )
-        if self.url.schema is not None:
-            path = sql.Identifier(self.url.schema).as_string(connection)
-            connection.execute("SELECT set_config('search_path', %s, false)", [path])
-        return connection
+        # 0 would mean to wait for ever.
+        milliseconds = max(1, int(self.url.timeout * 1000))
+        with self._translated():
+            connection.execute(
+                "SELECT set_config('lock_timeout', %s, false)", [f"{milliseconds}ms"]
+            )
+            if self.url.schema is not None:
+                path = sql.Identifier(self.url.schema).as_string(connection)
+                connection.execute("SELECT set_config('search_path', %s, false)", [path])
 
     @contextmanager
     def read(self) -> Iterator[Session]:
         """READ COMMITTED: enough, because the ledger of a version never changes."""
-        with self._transaction("BEGIN READ ONLY") as session:
+        begin: LiteralString = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY"
+        with self._transaction(begin, CatalogConnectionLostError) as session:
             yield session
 
     @contextmanager
     def write(self) -> Iterator[Session]:
         """READ COMMITTED; the compare-and-set of a head waits for the writer before it."""
-        with self._transaction("BEGIN") as session:
+        begin: LiteralString = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+        with self._transaction(begin, CommitOutcomeUnknownError) as session:
             yield session
 
     @contextmanager
-    def _transaction(self, begin: LiteralString) -> Iterator[Session]:
+    def _transaction(
+        self, begin: LiteralString, lost_at_commit: type[CatalogConnectionLostError]
+    ) -> Iterator[Session]:
         connection = self._begun(begin)
         try:
             with self._translated():
                 yield PostgresSession(connection)
-            self._commit(connection)
+            with self._translated(lost_at_commit):
+                self._commit(connection)
         finally:
             if connection.info.transaction_status != pq.TransactionStatus.IDLE:
                 _rollback(connection)
             self._pool.release(connection)
 
     def _commit(self, connection: psycopg.Connection[Row]) -> None:
-        with self._translated(CommitOutcomeUnknownError):
-            # COMMIT after a failed statement succeeds, as a rollback; only its answer tells.
-            if connection.execute("COMMIT").statusmessage != "COMMIT":
-                raise CatalogError(
-                    f"{self.url.display} rolled a transaction back instead of committing it",
-                    why="A statement inside it had failed",
-                    fix="Try again; nothing was written",
-                )
+        # COMMIT after a failed statement succeeds, as a rollback; only its answer tells.
+        if connection.execute("COMMIT").statusmessage != "COMMIT":
+            raise CatalogError(
+                f"{self.url.display} rolled a transaction back instead of committing it",
+                why="A statement inside it had failed",
+                fix="Try again; nothing was written",
+            )
 
     def _begun(self, begin: LiteralString) -> psycopg.Connection[Row]:
         connection = self._pool.acquire()
@@ -221,12 +257,25 @@ class PostgresDialect(Dialect):
             connection.execute(begin)
         except psycopg.OperationalError:
             # The server closed this idle connection, and then surely its neighbours too.
-            self._pool.release(connection)
+            self._discard(connection)
             self._pool.discard_idle()
-            connection = self._pool.acquire()
+        except BaseException:
+            self._discard(connection)
+            raise
+        else:
+            return connection
+        connection = self._pool.acquire()
+        try:
             with self._translated():
                 connection.execute(begin)
+        except BaseException:
+            self._discard(connection)
+            raise
         return connection
+
+    def _discard(self, connection: psycopg.Connection[Row]) -> None:
+        connection.close()
+        self._pool.release(connection)
 
     @contextmanager
     def _translated(
@@ -256,10 +305,7 @@ class PostgresDialect(Dialect):
 
 
 def _is_idle(connection: psycopg.Connection[Row]) -> bool:
-    return (
-        not connection.closed
-        and connection.info.transaction_status == pq.TransactionStatus.IDLE
-    )
+    return not connection.closed and connection.info.transaction_status == pq.TransactionStatus.IDLE
 
 
 def _close(connection: psycopg.Connection[Row]) -> None:
@@ -298,11 +344,15 @@ def _translate(
 ) -> DeltaLakeDbError:
     state = error.sqlstate or ""
     reason = _reason(error, url)
+    if state in _ABORTED:
+        return TransactionAbortedError(
+            f"{url.display} ended a transaction that met another one", why=reason, fix="Try again"
+        )
     if state in _BUSY:
         return CatalogBusyError(
             f"{url.display} stayed locked by another transaction for {url.timeout:g} s"
             if state == "55P03"
-            else f"{url.display} ended a transaction that met another one",
+            else f"{url.display} is too busy",
             why=reason,
             fix="Try again, or raise timeout=… in the catalog URL",
         )
@@ -314,8 +364,10 @@ def _translate(
             why=reason,
             fix="Grant it one of the roles of docs/how-to/roles.md",
         )
-    if state in _GONE or state.startswith("08") or (
-        not state and isinstance(error, psycopg.OperationalError)
+    if (
+        state in _GONE
+        or state.startswith("08")
+        or (not state and isinstance(error, psycopg.OperationalError))
     ):
         return lost(
             f"The connection to {url.display} was lost",
