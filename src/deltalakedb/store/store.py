@@ -10,13 +10,14 @@ Guarantees:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Self
 
 from deltalakedb.actions import Action, Metadata, Protocol
+from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.clock import Clock, SystemClock
 from deltalakedb.store.migrate import Migrator
 from deltalakedb.store.queries import rewrite
@@ -25,11 +26,14 @@ from deltalakedb.store.relations import (
     ACTION_RELATIONS,
     ACTIVE_FILES,
     ADD_FILES,
+    DOMAIN_METADATA,
     HEADS,
     METADATA_UPDATES,
     MIRROR_STATUS,
     PROTOCOL_UPDATES,
+    RELATIONS,
     TABLES,
+    TXN_ACTIONS,
     VERSIONS,
     Relation,
 )
@@ -97,6 +101,15 @@ class Store:
     def tables(self, session: Session) -> Sequence[TableRecord]:
         """Every registered table, by name."""
         return [TableRecord.from_row(row, session) for row in session.run("all_tables")]
+
+    def forget_table(self, session: Session, table_id: str) -> None:
+        """Delete every row of a table."""
+        for relation in RELATIONS:
+            session.execute_count(_forget_query(session.engine, relation), {"table_id": table_id})
+
+    def heads(self, session: Session) -> dict[str, int]:
+        """The newest version of every table, by table id, at one instant."""
+        return {row[0]: int(row[1]) for row in session.run("all_heads")}
 
     # --- versions -------------------------------------------------------------------------
 
@@ -170,8 +183,8 @@ class Store:
             found.append(record.commit_info)
         for relation in ACTION_RELATIONS:
             params = {"table_id": table_id, "version": version}
-            for row in session.execute(_actions_query(session.engine, relation), params):
-                found.append(from_row(relation, row, session))
+            rows = session.execute(_actions_query(session.engine, relation), params)
+            found.extend(from_row(relation, row, session) for row in rows)
         return found
 
     def metadata_at(self, session: Session, table_id: str, version: int) -> Metadata | None:
@@ -190,6 +203,74 @@ class Store:
         params = {"table_id": table_id, "version": version}
         rows = session.execute(_newest_query(session.engine, relation), params)
         return from_row(relation, rows[0], session) if rows else None
+
+    def versions_after(
+        self, session: Session, table_id: str, version: int
+    ) -> list[VersionRecord]:
+        """The ledger rows after `version`, oldest first."""
+        rows = session.run("versions_after", table_id=table_id, version=version)
+        return [VersionRecord.from_row(row, session) for row in rows]
+
+    def control_actions_after(
+        self, session: Session, table_id: str, version: int
+    ) -> Iterator[tuple[int, Action]]:
+        """Protocol, metaData, domainMetadata and txn actions of the versions after `version`."""
+        params = {"table_id": table_id, "version": version}
+        for relation in (PROTOCOL_UPDATES, METADATA_UPDATES, DOMAIN_METADATA, TXN_ACTIONS):
+            for row in session.execute(_after_query(session.engine, relation), params):
+                yield row[1], from_row(relation, row, session)
+
+    def lock_head(self, session: Session, table_id: str) -> int | None:
+        """The newest version, which nobody else can move until this transaction ends."""
+        row = session.one("lock_head", table_id=table_id)
+        return None if row is None else int(row[0])
+
+    def newest_app_txn(
+        self, session: Session, table_id: str, app_id: str
+    ) -> tuple[int, int] | None:
+        """The newest version an application recorded, and the table version it did so in."""
+        row = session.one("newest_app_txn", table_id=table_id, app_id=app_id)
+        return None if row is None else (row[0], row[1])
+
+    def version_of_commit(
+        self, session: Session, table_id: str, commit_uuid: str, *, after: int
+    ) -> int | None:
+        """The version that a commit with this UUID became, if it happened."""
+        row = session.one(
+            "version_of_commit", table_id=table_id, version=after, commit_uuid=commit_uuid
+        )
+        return None if row is None else int(row[0])
+
+    def domain_at(
+        self, session: Session, table_id: str, domain: str, version: int
+    ) -> str | None:
+        """The configuration of a live metadata domain at a version."""
+        row = session.one("live_domain", table_id=table_id, domain=domain, version=version)
+        return None if row is None or row[1] else session.decode_text(row[0])
+
+    def update_table(
+        self,
+        session: Session,
+        table_id: str,
+        *,
+        protocol: Protocol,
+        metadata: Metadata,
+        updated_at: int,
+    ) -> None:
+        """Repeat the newest protocol and properties in the registry."""
+        session.changed(
+            "update_table",
+            table_id=table_id,
+            protocol_min_reader=protocol.min_reader_version,
+            protocol_min_writer=protocol.min_writer_version,
+            properties=session.map_parameter(dumps(metadata.configuration)),
+            updated_at=updated_at,
+        )
+
+    def history(self, session: Session, table_id: str, limit: int) -> list[VersionRecord]:
+        """The newest `limit` commits, newest first."""
+        rows = session.run("history", table_id=table_id, limit=limit)
+        return [VersionRecord.from_row(row, session) for row in rows]
 
     def live_among(
         self, session: Session, table_id: str, paths: Iterable[str]
@@ -227,6 +308,20 @@ def _actions_query(engine: Engine, relation: Relation) -> str:
     return rewrite(
         f"SELECT {', '.join(relation.columns)} FROM {relation.name} "  # noqa: S608
         "WHERE table_id = :table_id AND version = :version",
+        engine,
+    )
+
+
+@cache
+def _forget_query(engine: Engine, relation: Relation) -> str:
+    return rewrite(f"DELETE FROM {relation.name} WHERE table_id = :table_id", engine)  # noqa: S608
+
+
+@cache
+def _after_query(engine: Engine, relation: Relation) -> str:
+    return rewrite(
+        f"SELECT {', '.join(relation.columns)} FROM {relation.name} "  # noqa: S608
+        "WHERE table_id = :table_id AND version > :version",
         engine,
     )
 

@@ -100,3 +100,67 @@ SELECT 'extra', path, dv_id, added_version, removed_version
 FROM (SELECT * FROM kept EXCEPT SELECT * FROM expected) AS extra
 ORDER BY 2, 3, 4, 1
 LIMIT :limit;
+
+-- name: lock_head
+-- The newest version, held until the transaction ends. Here the writer's lock holds it already.
+SELECT current_version FROM dl_table_heads WHERE table_id = :table_id;
+
+-- name: versions_after
+-- The ledger rows of the commits that came after :version.
+SELECT table_id, version, committed_at, committer, operation, operation_params,
+       operation_metrics, commit_info, commit_uuid, transaction_id, num_actions, num_adds,
+       num_removes, bytes_added, bytes_removed, live_files, live_bytes, recorded_at
+FROM dl_table_versions WHERE table_id = :table_id AND version > :version ORDER BY version;
+
+-- name: adds_after
+-- What a conflict check looks at in the files that later commits added.
+SELECT version, path, partition_values, data_change FROM dl_add_files
+WHERE table_id = :table_id AND version > :version;
+
+-- name: removes_after
+-- What a conflict check looks at in the files that later commits removed.
+SELECT version, path, data_change FROM dl_remove_files
+WHERE table_id = :table_id AND version > :version;
+
+-- name: newest_app_txn
+-- The newest progress that an application has recorded, and in which version.
+SELECT txn_version, version FROM dl_txn_actions
+WHERE table_id = :table_id AND app_id = :app_id
+ORDER BY version DESC LIMIT 1;
+
+-- name: version_of_commit
+-- Whether a commit whose acknowledgement was lost has happened.
+SELECT version FROM dl_table_versions
+WHERE table_id = :table_id AND version > :version AND commit_uuid = :commit_uuid;
+
+-- name: rename_table
+UPDATE dl_tables SET name = :name, updated_at = :updated_at WHERE table_id = :table_id;
+
+-- name: live_domain
+-- The newest action of a metadata domain at :version.
+SELECT configuration, removed FROM dl_domain_metadata
+WHERE table_id = :table_id AND domain = :domain AND version <= :version
+ORDER BY version DESC LIMIT 1;
+
+-- name: all_heads
+-- The head of every table, in one statement and so at one instant.
+SELECT table_id, current_version FROM dl_table_heads;
+
+-- name: history
+-- The newest commits first.
+SELECT table_id, version, committed_at, committer, operation, operation_params,
+       operation_metrics, commit_info, commit_uuid, transaction_id, num_actions, num_adds,
+       num_removes, bytes_added, bytes_removed, live_files, live_bytes, recorded_at
+FROM dl_table_versions WHERE table_id = :table_id ORDER BY version DESC LIMIT :limit;
+
+-- name: participants
+-- Every version that one transaction over many tables wrote.
+SELECT table_id, version FROM dl_table_versions WHERE transaction_id = :transaction_id;
+
+-- name: files_at
+-- The live files of a version: one range predicate for the head and for every older version.
+SELECT path, dv_id, added_version, size_bytes, modification_time, partition_values, stats,
+       deletion_vector
+FROM dl_active_files
+WHERE table_id = :table_id AND added_version <= :version AND removed_version > :version
+ORDER BY path, dv_id;

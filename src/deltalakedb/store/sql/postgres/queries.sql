@@ -41,3 +41,7 @@ SELECT 'extra', path, dv_id, added_version, removed_version
 FROM (SELECT * FROM kept EXCEPT SELECT * FROM expected) AS extra
 ORDER BY 2, 3, 4, 1
 LIMIT :limit;
+
+-- name: lock_head
+-- The newest version, held until the transaction ends.
+SELECT current_version FROM dl_table_heads WHERE table_id = :table_id FOR UPDATE;

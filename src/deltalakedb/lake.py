@@ -1,0 +1,272 @@
+"""A catalog of tables as a user holds it."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, Self
+
+from deltalakedb.errors import ConfigurationError, TableNotFoundError
+from deltalakedb.snapshot import Snapshot, open_snapshot
+from deltalakedb.storage import normalise_location
+from deltalakedb.store import Store
+from deltalakedb.table import Table
+from deltalakedb.telemetry import Metrics
+from deltalakedb.transaction import change_table
+from deltalakedb.transaction.commit import Committer
+from deltalakedb.transaction.open import AnyAction, OpenChange
+from deltalakedb.transaction.state import load_state
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from deltalakedb.clock import Clock
+    from deltalakedb.store import TableRecord
+    from deltalakedb.store.dialect import Session
+    from deltalakedb.transaction.attempt import ReadSet
+    from deltalakedb.transaction.change import AppTxn, Committed
+    from deltalakedb.transaction.retry import RetryPolicy
+
+
+class Lake:
+    """Tables whose log lives in one SQL database. Close it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        committer: str | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        self.store = store
+        self.metrics = Metrics()
+        self._committer = Committer(
+            store,
+            policy=retry,
+            metrics=self.metrics,
+            committer=committer if committer is not None else _whoami(),
+            engine_info=f"deltalakedb/{_release()}",
+        )
+
+    @classmethod
+    def connect(
+        cls,
+        url: str,
+        *,
+        committer: str | None = None,
+        retry: RetryPolicy | None = None,
+        clock: Clock | None = None,
+    ) -> Self:
+        """Open a catalog; an empty database gets its schema, any other is checked."""
+        store = Store.open(url, clock=clock)
+        try:
+            store.migrator.ensure()
+        except BaseException:
+            store.close()
+            raise
+        return cls(store, committer=committer, retry=retry)
+
+    def __repr__(self) -> str:
+        return f"Lake({self.store.dialect.url.display!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release every connection."""
+        self.store.close()
+
+    # --- tables ---------------------------------------------------------------------------
+
+    def create_table(
+        self,
+        name: str,
+        *,
+        location: str,
+        schema: Any,
+        partition_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        description: str | None = None,
+    ) -> Table:
+        """Create a table: version 0, with its protocol and metadata.
+
+        `schema` is a pyarrow.Schema, a Spark StructType or Delta schema JSON.
+        """
+        change = change_table.create(
+            name,
+            normalise_location(location),
+            schema,
+            partition_by=partition_by,
+            properties=properties,
+            description=description,
+            now=self.store.clock.now_ms(),
+        )
+        self._committer.commit([change])
+        return Table(self.store, self._committer, change.table)
+
+    def table(self, name: str) -> Table:
+        """The table of that name, or at that location."""
+        with self.store.read() as session:
+            return Table(self.store, self._committer, self._find(session, name))
+
+    def tables(self) -> list[Table]:
+        """Every table, by name."""
+        with self.store.read() as session:
+            records = self.store.tables(session)
+        return [Table(self.store, self._committer, record) for record in records]
+
+    def drop_table(self, name: str) -> None:
+        """Unregister a table: forget its log here. Its files and `_delta_log` stay."""
+        with self.store.write() as session:
+            record = self._find(session, name)
+            self.store.lock_head(session, record.table_id)
+            self.store.forget_table(session, record.table_id)
+
+    def _find(self, session: Session, name: str) -> TableRecord:
+        found = self.store.table_by_name(session, name)
+        if found is None and ("/" in name or name.startswith("file:")):
+            found = self.store.table_by_location(session, normalise_location(name))
+        if found is None:
+            close = _closest(name, [record.name for record in self.store.tables(session)])
+            raise TableNotFoundError(
+                f"{self.store.dialect.url.display} has no table {name!r}",
+                fix=f"Did you mean {close!r}?" if close else "See lake.tables()",
+            )
+        return found
+
+    # --- many tables ----------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Change any number of tables, all or nothing, when the block ends without an error."""
+        transaction = Transaction(self, self._committer)
+        yield transaction
+        transaction.commit()
+
+    @contextmanager
+    def snapshot(self, names: Iterable[str]) -> Iterator[dict[str, Snapshot]]:
+        """Tables as they were at one instant, by name."""
+        wanted = list(names)
+        with self.store.read() as session:
+            records = {name: self._find(session, name) for name in wanted}
+            heads = self.store.heads(session)
+            at: dict[str, Snapshot] = {}
+            for name, record in records.items():
+                if record.table_id not in heads:
+                    raise TableNotFoundError(
+                        f"Table {name!r} was dropped just now", fix="See lake.tables()"
+                    )
+                at[name] = open_snapshot(self.store, session, record, heads[record.table_id])
+        yield at
+
+
+class Transaction:
+    """Changes to many tables that become visible together."""
+
+    def __init__(self, lake: Lake, committer: Committer) -> None:
+        self._lake = lake
+        self._committer = committer
+        self._open: dict[str, OpenChange] = {}
+        self.results: dict[str, Committed] = {}
+        """After the commit: the version each changed table became, by name."""
+
+    def table(self, name: str) -> TransactionTable:
+        """A table to change in this transaction, at the version it has now."""
+        store = self._lake.store
+        with store.read() as session:
+            record = self._lake._find(session, name)  # noqa: SLF001 - the lake's own transaction
+            if record.table_id not in self._open:
+                head = store.head(session, record.table_id)
+                if head is None:
+                    raise TableNotFoundError(f"Table {name!r} was dropped just now")
+                state = load_state(store, session, record.table_id, head)
+                self._open[record.table_id] = OpenChange(record, state)
+        return TransactionTable(store, self._open[record.table_id])
+
+    def commit(self) -> None:
+        """Commit every changed table in one database transaction."""
+        changes = [change.change() for change in self._open.values() if change.actions]
+        if not changes:
+            return
+        outcomes = self._committer.commit(changes)
+        self._open.clear()
+        self.results = {
+            change.table.name: outcome.committed
+            for change, outcome in zip(changes, outcomes, strict=True)
+        }
+
+
+class TransactionTable:
+    """One table inside a transaction."""
+
+    def __init__(self, store: Store, change: OpenChange) -> None:
+        self._store = store
+        self._change = change
+
+    def add_actions(
+        self,
+        actions: Iterable[AnyAction],
+        *,
+        operation: str = "WRITE",
+        operation_parameters: Mapping[str, Any] | None = None,
+        operation_metrics: Mapping[str, Any] | None = None,
+        app_txn: AppTxn | None = None,
+        read: ReadSet | None = None,
+        enforced: Iterable[str] = (),
+    ) -> None:
+        """Add actions to this table's part of the transaction."""
+        self._change.add(
+            actions,
+            operation=operation,
+            parameters=operation_parameters,
+            metrics=operation_metrics,
+        )
+        if read is not None:
+            self._change.reads.append(read)
+        self._change.enforced |= frozenset(enforced)
+        if app_txn is not None:
+            if self._change.app_txn is not None:
+                raise ConfigurationError(
+                    f"Table {self._change.table.name!r} has an app transaction already",
+                    fix="Pass app_txn once for each table of a transaction",
+                )
+            self._change.use_app_txn(app_txn, self._store.clock.now_ms())
+
+    def snapshot(self) -> Snapshot:
+        """The table at the version this transaction started from."""
+        with self._store.read() as session:
+            return open_snapshot(
+                self._store, session, self._change.table, self._change.base.version
+            )
+
+
+def _closest(name: str, known: Sequence[str]) -> str | None:
+    import difflib
+
+    found = difflib.get_close_matches(name, known, n=1)
+    return found[0] if found else None
+
+
+def _whoami() -> str | None:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        # A container user may have no name; that is no reason to refuse a commit.
+        return None
+
+
+def _release() -> str:
+    try:
+        return version("deltalakedb")
+    except PackageNotFoundError:
+        return "unreleased"

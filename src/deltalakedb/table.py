@@ -1,0 +1,175 @@
+"""A table as a user holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from deltalakedb.errors import CorruptCatalogError
+from deltalakedb.snapshot import Snapshot, open_snapshot, resolve_version
+from deltalakedb.transaction import change_table
+from deltalakedb.transaction.open import AnyAction, OpenChange
+from deltalakedb.transaction.state import TableState, load_state
+
+if TYPE_CHECKING:
+    from deltalakedb.store import Store, TableRecord, VersionRecord
+    from deltalakedb.transaction.attempt import ReadSet
+    from deltalakedb.transaction.change import AppTxn, Change, Committed
+    from deltalakedb.transaction.commit import Committer
+
+
+class Table:
+    """A handle on a registered table.
+
+    It remembers the version it last saw (opening it, a snapshot of the head, or a commit of its
+    own). A commit starts from that version: what others committed since is checked by Delta's
+    conflict rules, and `refresh()` moves on.
+    """
+
+    def __init__(self, store: Store, committer: Committer, record: TableRecord) -> None:
+        self._store = store
+        self._committer = committer
+        self._record = record
+        self._state: TableState | None = None
+
+    def __repr__(self) -> str:
+        return f"Table({self.name!r}, location={self.location!r})"
+
+    @property
+    def name(self) -> str:
+        """The name in the catalog."""
+        return self._record.name
+
+    @property
+    def location(self) -> str:
+        """Where the data lies."""
+        return self._record.location
+
+    @property
+    def table_id(self) -> str:
+        """The id of the table in the catalog."""
+        return self._record.table_id
+
+    @property
+    def version(self) -> int:
+        """The version this handle last saw."""
+        return self._base().version
+
+    def refresh(self) -> int:
+        """Look at the newest version; which one it is."""
+        with self._store.read() as session:
+            version = resolve_version(self._store, session, self._record)
+            self._state = load_state(self._store, session, self.table_id, version)
+        return version
+
+    def snapshot(
+        self, version: int | None = None, *, timestamp: datetime | str | None = None
+    ) -> Snapshot:
+        """The table at its newest version, at `version`, or as it was at `timestamp`."""
+        with self._store.read() as session:
+            found = resolve_version(
+                self._store, session, self._record, version=version, timestamp=timestamp
+            )
+            snapshot = open_snapshot(self._store, session, self._record, found)
+        if version is None and timestamp is None:
+            self._state = TableState(
+                self.table_id,
+                snapshot.version,
+                snapshot.committed_at,
+                snapshot.metadata,
+                snapshot.protocol,
+                snapshot.counts,
+            )
+        return snapshot
+
+    def history(self, limit: int = 100) -> list[VersionRecord]:
+        """The newest commits first."""
+        with self._store.read() as session:
+            return self._store.history(session, self.table_id, limit)
+
+    def commit(
+        self,
+        actions: Iterable[AnyAction],
+        *,
+        operation: str = "WRITE",
+        operation_parameters: Mapping[str, Any] | None = None,
+        operation_metrics: Mapping[str, Any] | None = None,
+        expected_version: int | None = None,
+        app_txn: AppTxn | None = None,
+        read: ReadSet | None = None,
+        enforced: Iterable[str] = (),
+    ) -> Committed:
+        """Commit actions as one version, atomically; the version it became.
+
+        Independent commits of others are rebased upon; a real conflict raises its class of
+        CommitConflictError and writes nothing. With `expected_version` the commit happens only on
+        top of exactly that version. With `app_txn=(app_id, version)` it happens at most once: a
+        version that is recorded already gives a result with `already_committed`. `read` says what
+        was looked at to make the actions (removed files count as read), `enforced` which kinds of
+        constraint the caller has checked the data against.
+        """
+        gathered = OpenChange(self._record, self._base())
+        gathered.add(
+            actions,
+            operation=operation,
+            parameters=operation_parameters,
+            metrics=operation_metrics,
+        )
+        if read is not None:
+            gathered.reads.append(read)
+        if app_txn is not None:
+            gathered.use_app_txn(app_txn, self._store.clock.now_ms())
+        gathered.expected_version = expected_version
+        gathered.enforced = frozenset(enforced)
+        return self._commit(gathered.change())
+
+    def set_properties(self, properties: Mapping[str, str]) -> Committed:
+        """Set table properties; the protocol is upgraded where one of them needs it."""
+        return self._commit(
+            change_table.set_properties(self._record, self._base(), properties)
+        )
+
+    def unset_properties(self, names: Iterable[str], *, if_exists: bool = False) -> Committed:
+        """Remove table properties."""
+        return self._commit(
+            change_table.unset_properties(
+                self._record, self._base(), names, if_exists=if_exists
+            )
+        )
+
+    def add_columns(self, columns: Any) -> Committed:
+        """Add nullable columns at the end: a pyarrow.Schema, Spark StructType or Delta JSON."""
+        return self._commit(change_table.add_columns(self._record, self._base(), columns))
+
+    def upgrade_protocol(self, *features: str) -> Committed:
+        """Add table features to the protocol."""
+        return self._commit(
+            change_table.upgrade_protocol(self._record, self._base(), features)
+        )
+
+    def rename(self, name: str) -> Committed:
+        """Give the table another name."""
+        committed = self._commit(change_table.rename(self._record, self._base(), name))
+        with self._store.read() as session:
+            record = self._store.table_by_name(session, name)
+        if record is None:
+            raise CorruptCatalogError(
+                f"Table {name!r} is not where it was just renamed to",
+                fix="Another writer renamed or dropped it; see lake.tables()",
+            )
+        self._record = record
+        return committed
+
+    def _commit(self, change: Change) -> Committed:
+        (outcome,) = self._committer.commit([change])
+        self._state = outcome.state
+        return outcome.committed
+
+    def _base(self) -> TableState:
+        if self._state is None:
+            self.refresh()
+        state = self._state
+        if state is None:
+            raise CorruptCatalogError(f"Table {self.name!r} has no version")
+        return state

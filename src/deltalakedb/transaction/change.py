@@ -1,0 +1,94 @@
+"""What a commit asks for, and what it became."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from deltalakedb.actions import Action
+from deltalakedb.actions.jsonvalue import dumps
+from deltalakedb.store import TableRecord
+from deltalakedb.transaction.attempt import ReadSet
+from deltalakedb.transaction.state import TableState
+
+AppTxn = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One table's part of a transaction.
+
+    `actions` hold no commitInfo: that is made when the commit's version and time are known, from
+    `info` (what the caller wants in it beyond our own fields), `operation` and the rest. `base` is
+    the version the actions were made from; None creates the table. `commit_uuid` stays
+    the same through every retry: by it a commit is found whose acknowledgement was lost.
+    """
+
+    table: TableRecord
+    base: TableState | None
+    actions: tuple[Action, ...]
+    operation: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    info: Mapping[str, Any] = field(default_factory=dict)
+    read: ReadSet = field(default_factory=ReadSet)
+    app_txn: AppTxn | None = None
+    expected_version: int | None = None
+    enforced: frozenset[str] = frozenset()
+    replaces_all: bool = False
+    allow_feature_drop: bool = False
+    renames_to: str | None = None
+    commit_uuid: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+
+class Committed(int):
+    """The version a commit became, with more to say.
+
+    `timestamp` is its in-commit timestamp in milliseconds; `already_committed` says that this very
+    work (the same app transaction) had been committed before, and nothing was written now;
+    `attempts` counts how often the database transaction was tried.
+    """
+
+    timestamp: int
+    already_committed: bool
+    attempts: int
+    commit_uuid: str | None
+    transaction_id: str | None
+
+    def __new__(
+        cls,
+        version: int,
+        *,
+        timestamp: int,
+        already_committed: bool = False,
+        attempts: int = 1,
+        commit_uuid: str | None = None,
+        transaction_id: str | None = None,
+    ) -> Committed:
+        self = super().__new__(cls, version)
+        self.timestamp = timestamp
+        self.already_committed = already_committed
+        self.attempts = attempts
+        self.commit_uuid = commit_uuid
+        self.transaction_id = transaction_id
+        return self
+
+    @property
+    def version(self) -> int:
+        """The version as a plain number."""
+        return int(self)
+
+    def __repr__(self) -> str:
+        note = ", already committed" if self.already_committed else ""
+        return f"<version {int(self)}{note}>"
+
+
+def as_strings(values: Mapping[str, Any]) -> dict[str, str]:
+    """Operation parameters and metrics as Delta keeps them: every value a string."""
+    return {
+        key: value if isinstance(value, str) else dumps(value)
+        for key, value in values.items()
+        if value is not None
+    }

@@ -1,0 +1,199 @@
+"""Changes of a table itself (its properties, columns, protocol, name) as changes to commit."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from deltalakedb.actions import Action, Metadata, Protocol
+from deltalakedb.actions.arrow import schema_from_any
+from deltalakedb.actions.features import protocol_for, required_features, upgrade
+from deltalakedb.actions.jsonvalue import dumps, loads
+from deltalakedb.actions.properties import check_properties
+from deltalakedb.actions.schema import StructType, schema_to_json
+from deltalakedb.errors import CommitRejectedError, ConfigurationError, TableExistsError
+from deltalakedb.store import TableRecord
+from deltalakedb.transaction.change import Change
+from deltalakedb.transaction.state import TableState
+
+_ICT = "delta.enableInCommitTimestamps"
+
+
+def create(
+    name: str,
+    location: str,
+    schema: Any,
+    *,
+    partition_by: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+    description: str | None = None,
+    now: int,
+) -> Change:
+    """A new table. In-commit timestamps are on unless the properties say otherwise."""
+    check_name(name)
+    given = _as_text(properties or {})
+    check_properties(given)
+    configuration = {_ICT: "true", **given}
+    table_id = str(uuid.uuid4())
+    metadata = Metadata(
+        id=table_id,
+        schema_string=schema_to_json(schema_from_any(schema)),
+        partition_columns=tuple(partition_by),
+        configuration=configuration,
+        name=name,
+        description=description,
+        created_time=now,
+    )
+    protocol = protocol_for(metadata)
+    record = TableRecord(
+        table_id=table_id,
+        name=name,
+        location=location,
+        protocol_min_reader=protocol.min_reader_version,
+        protocol_min_writer=protocol.min_writer_version,
+        properties=configuration,
+        created_at=now,
+        updated_at=now,
+    )
+    return Change(
+        table=record,
+        base=None,
+        actions=(protocol, metadata),
+        operation="CREATE TABLE",
+        parameters={
+            "isManaged": "false",
+            "description": description,
+            "partitionBy": dumps(list(partition_by)),
+            "properties": dumps(configuration),
+        },
+    )
+
+
+def set_properties(table: TableRecord, base: TableState, properties: Mapping[str, str]) -> Change:
+    """Properties set or replaced; the protocol is upgraded where one of them needs it."""
+    given = _as_text(properties)
+    check_properties(given)
+    metadata = replace(base.metadata, configuration={**base.metadata.configuration, **given})
+    return Change(
+        table=table,
+        base=base,
+        actions=_with_protocol(base, metadata),
+        operation="SET TBLPROPERTIES",
+        parameters={"properties": dumps(given)},
+    )
+
+
+def unset_properties(
+    table: TableRecord, base: TableState, names: Iterable[str], *, if_exists: bool
+) -> Change:
+    """Properties removed."""
+    wanted = list(dict.fromkeys(names))
+    configuration = dict(base.metadata.configuration)
+    for name in wanted:
+        if name not in configuration and not if_exists:
+            raise ConfigurationError(
+                f"Table {table.name!r} has no property {name!r} to unset",
+                fix="Check its spelling, or pass if_exists=True",
+            )
+        configuration.pop(name, None)
+    return Change(
+        table=table,
+        base=base,
+        actions=(replace(base.metadata, configuration=configuration),),
+        operation="UNSET TBLPROPERTIES",
+        parameters={"properties": dumps(wanted), "ifExists": if_exists},
+    )
+
+
+def add_columns(table: TableRecord, base: TableState, columns: Any) -> Change:
+    """Columns added at the end; they must allow null, because existing files lack them."""
+    added = schema_from_any(columns).fields
+    schema = base.metadata.schema
+    for field in added:
+        if not field.nullable:
+            raise CommitRejectedError(
+                f"Column {field.name!r} cannot be added as NOT NULL",
+                rule="added-column-nullable",
+                why="The files of the table have no values for it",
+                fix="Add it as nullable",
+            )
+        if schema.get(field.name) is not None:
+            raise CommitRejectedError(
+                f"Table {table.name!r} has a column {field.name!r} already",
+                rule="column-names-unique",
+                why="Names of columns are unique, ignoring case",
+                fix="Choose another name",
+            )
+    after = StructType((*schema.fields, *added))
+    metadata = replace(base.metadata, schema_string=schema_to_json(after))
+    shown = [{"column": field} for field in loads(schema_to_json(StructType(tuple(added))))["fields"]]
+    return Change(
+        table=table,
+        base=base,
+        actions=_with_protocol(base, metadata),
+        operation="ADD COLUMNS",
+        parameters={"columns": dumps(shown)},
+    )
+
+
+def upgrade_protocol(table: TableRecord, base: TableState, features: Iterable[str]) -> Change:
+    """Table features added to the protocol."""
+    protocol = upgrade(base.protocol, features)
+    return Change(
+        table=table,
+        base=base,
+        actions=(protocol,),
+        operation="UPGRADE PROTOCOL",
+        parameters={
+            "newProtocol": dumps(
+                {
+                    "minReaderVersion": protocol.min_reader_version,
+                    "minWriterVersion": protocol.min_writer_version,
+                    "readerFeatures": list(protocol.reader_features or ()),
+                    "writerFeatures": list(protocol.writer_features or ()),
+                }
+            )
+        },
+    )
+
+
+def rename(table: TableRecord, base: TableState, name: str) -> Change:
+    """Another name, in the registry and in the metadata."""
+    check_name(name)
+    if name == table.name:
+        raise TableExistsError(f"Table {name!r} has that name already", fix="Choose another name")
+    return Change(
+        table=table,
+        base=base,
+        actions=(replace(base.metadata, name=name),),
+        operation="RENAME TABLE",
+        parameters={"from": table.name, "to": name},
+        renames_to=name,
+    )
+
+
+def check_name(name: str) -> None:
+    """A name is any text that is not blank, without control characters."""
+    if not name.strip() or name != name.strip() or not name.isprintable():
+        raise ConfigurationError(
+            f"{name!r} is no name for a table",
+            why="It is empty, or has spaces around it or control characters in it",
+            fix="Use a name such as 'sales.orders'",
+        )
+
+
+def _with_protocol(base: TableState, metadata: Metadata) -> tuple[Action, ...]:
+    needed = required_features(protocol_for(metadata)) - required_features(base.protocol)
+    if not needed:
+        return (metadata,)
+    protocol: Protocol = upgrade(base.protocol, needed)
+    return (protocol, metadata)
+
+
+def _as_text(properties: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        key: value if isinstance(value, str) else dumps(value)
+        for key, value in properties.items()
+    }

@@ -1,0 +1,545 @@
+"""The commit loop, for one table or many, all or nothing.
+
+Guarantees:
+
+- The head of each table moves from N to N+1 by compare-and-set, in the same database transaction
+  that writes the ledger. Heads are taken in the order of table ids, so that two transactions over
+  the same tables cannot wait for each other.
+- Whoever loses the compare-and-set holds the head from then on, reads what the winners did, and
+  applies Delta's conflict rules. A change that is independent of theirs goes on top of them in the
+  same transaction; any other raises its conflict, and nothing is written.
+- A commit is never doubled: every try carries the same UUID, and a try that finds it in the ledger
+  takes it as its own acknowledgement.
+- Commit times strictly increase per table, whatever the clocks of the writers say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from deltalakedb.actions import (
+    Action,
+    AddFile,
+    Metadata,
+    Protocol,
+    RemoveFile,
+    Txn,
+    serialise,
+    serialise_commit,
+)
+from deltalakedb.errors import (
+    CatalogConnectionLostError,
+    CatalogConstraintError,
+    CatalogUnreachableError,
+    CommitConflictError,
+    CommitOutcomeUnknownError,
+    ConcurrentTransactionError,
+    CorruptCatalogError,
+    DeltaLakeDbError,
+    RetriesExhaustedError,
+    TableExistsError,
+    TableNotFoundError,
+    TransactionAbortedError,
+    UnexpectedVersionError,
+)
+from deltalakedb.store import Counts, Payload, VersionRecord, account
+from deltalakedb.telemetry import Metrics, event, span
+from deltalakedb.transaction.change import Change, Committed
+from deltalakedb.transaction.attempt import Attempt, isolation_of
+from deltalakedb.transaction.conflicts import check_conflict
+from deltalakedb.transaction.finish import commit_info, finish_actions
+from deltalakedb.transaction.retry import RetryPolicy
+from deltalakedb.transaction.rules import check_live_files, validate_commit
+from deltalakedb.transaction.state import TableState
+from deltalakedb.transaction.winners import load_winners
+
+if TYPE_CHECKING:
+    from deltalakedb.store import Store
+    from deltalakedb.store.dialect import Session
+
+# More winners than this are read before the head is taken, so that others need not wait.
+_WINNERS_UNDER_LOCK = 64
+
+
+class _TooFarBehindError(Exception):
+    """Many commits came since the base: look at them without holding the head."""
+
+
+class _SettledError(Exception):
+    """Everything was committed before: roll back whatever heads were taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The version a change became, and the state it left behind where that is known."""
+
+    committed: Committed
+    state: TableState | None
+
+
+@dataclass(slots=True)
+class _Work:
+    """One change on its way: the state it goes on top of, and what it became."""
+
+    change: Change
+    state: TableState | None
+    attempt: Attempt | None
+    body: bytes
+    done: Committed | None = None
+    written: VersionRecord | None = None
+    after: TableState | None = None
+
+    @property
+    def table_id(self) -> str:
+        return self.change.table.table_id
+
+
+class Committer:
+    """Commits changes through a store."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        policy: RetryPolicy | None = None,
+        metrics: Metrics | None = None,
+        committer: str | None = None,
+        engine_info: str = "deltalakedb",
+        step: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._store = store
+        self._policy = policy or RetryPolicy()
+        self._metrics = metrics or Metrics()
+        self._committer = committer
+        self._engine_info = engine_info
+        # Called between any two steps of a commit: where tests kill the process.
+        self._step = step
+
+    def commit(self, changes: Sequence[Change]) -> list[Outcome]:
+        """Commit all changes or none."""
+        started = time.monotonic()
+        works = [self._prepare(change) for change in changes]
+        transaction_id = str(uuid.uuid4()) if len(works) > 1 else None
+        attempts = self._until_done(works, transaction_id)
+        self._tell(works, attempts, started)
+        return [self._result(work, attempts) for work in works]
+
+    def _prepare(self, change: Change) -> _Work:
+        base = change.base
+        validate_commit(
+            change.actions,
+            metadata=base.metadata if base else None,
+            protocol=base.protocol if base else None,
+            replaces_all=change.replaces_all,
+            allow_feature_drop=change.allow_feature_drop,
+            enforced=change.enforced,
+        )
+        attempt = None
+        if base is not None:
+            attempt = Attempt(change.read, change.actions, isolation_of(base.metadata))
+        return _Work(change, base, attempt, serialise_commit(change.actions))
+
+    # --- trying ---------------------------------------------------------------------------
+
+    def _until_done(self, works: list[_Work], transaction_id: str | None) -> int:
+        """Try until the transaction is committed; how often it was tried."""
+        deadline = time.monotonic() + self._policy.max_seconds
+        in_order = sorted(works, key=lambda work: work.table_id)
+        attempt = 0
+        unknown: CommitOutcomeUnknownError | None = None
+        while True:
+            attempt += 1
+            try:
+                self._try_once(in_order, transaction_id)
+                return attempt
+            except _TooFarBehindError:
+                failure: DeltaLakeDbError | None = None
+            except (
+                TransactionAbortedError,
+                CatalogConnectionLostError,
+                CatalogUnreachableError,
+            ) as error:
+                failure = error
+                if isinstance(error, CommitOutcomeUnknownError):
+                    unknown = error
+            if attempt >= self._policy.max_attempts or time.monotonic() > deadline:
+                raise self._given_up(in_order, attempt, failure, unknown)
+            self._metrics.count("commit_retries_total")
+            if failure is not None:
+                self._policy.sleep(self._policy.delay(attempt))
+            elif not self._catch_up(in_order):
+                self._policy.sleep(self._policy.delay(attempt))
+
+    def _given_up(
+        self,
+        works: list[_Work],
+        attempts: int,
+        failure: DeltaLakeDbError | None,
+        unknown: CommitOutcomeUnknownError | None,
+    ) -> DeltaLakeDbError:
+        names = ", ".join(work.change.table.name for work in works)
+        if unknown is not None:
+            return CommitOutcomeUnknownError(
+                f"The commit to {names} may or may not have happened",
+                why=f"{unknown.why}; the catalog could not be reached again "
+                f"in {attempts} attempts",
+                fix="When it is back, look for the commit UUID "
+                f"{works[0].change.commit_uuid} in the history of the table; it is safe to "
+                "try again with the same app_txn",
+            )
+        if failure is not None:
+            return failure
+        return RetriesExhaustedError(
+            f"The commit to {names} was overtaken {attempts} times",
+            why="Other writers commit faster than this one can follow",
+            fix="Try again, or raise the limits of the retry policy",
+        )
+
+    def _try_once(self, works: list[_Work], transaction_id: str | None) -> None:
+        for work in works:
+            work.done = work.written = work.after = None
+        with span("deltalakedb.commit", tables=len(works)):
+            try:
+                with self._store.write() as session:
+                    for work in works:
+                        self._step("take")
+                        self._take(session, work)
+                    self._check_settled(works)
+                    for work in works:
+                        self._step("write")
+                        self._write(session, work, transaction_id)
+                    self._step("commit")
+            except _SettledError:
+                return
+            except CatalogConstraintError as error:
+                raise self._name_taken(works, error) from error
+        self._step("committed")
+
+    @staticmethod
+    def _check_settled(works: list[_Work]) -> None:
+        """Stop when there is nothing to write because it was committed before."""
+        done = [work for work in works if work.done is not None]
+        if not done:
+            return
+        # Work without an app transaction of its own shares the fate of the others.
+        identified = [w for w in works if w.change.app_txn is not None]
+        if len(done) == len(works) or len(done) == len(identified):
+            raise _SettledError
+        names = ", ".join(work.change.table.name for work in done)
+        raise ConcurrentTransactionError(
+            f"Only a part of this transaction was committed before (in {names})",
+            why="Its app transactions are recorded in some of its tables but not in all",
+            fix="Use app transaction versions that belong to this transaction alone",
+        )
+
+    # --- taking the heads -----------------------------------------------------------------
+
+    def _take(self, session: Session, work: _Work) -> None:
+        """Move the head of a table to the next version, on top of whatever came in between."""
+        if work.change.base is None:
+            self._take_new(session, work)
+            return
+        state = work.state
+        assert state is not None  # noqa: S101 - only a new table has none
+        if self._recorded(session, work):
+            return
+        self._expect(work, state.version)
+        if self._store.advance_head(session, work.table_id, expected=state.version):
+            return
+        head = self._store.lock_head(session, work.table_id)
+        if head is None:
+            raise TableNotFoundError(
+                f"Table {work.change.table.name!r} was dropped while this commit was under way",
+                fix="Check lake.tables()",
+            )
+        if head - state.version > _WINNERS_UNDER_LOCK:
+            raise _TooFarBehindError
+        self._rebase(session, work)
+        if work.done is not None or self._recorded(session, work):
+            return
+        self._expect(work, head)
+        rebased = work.state
+        if rebased is None or not self._store.advance_head(
+            session, work.table_id, expected=rebased.version
+        ):
+            raise CorruptCatalogError(
+                f"The head of table {work.change.table.name!r} ({head}) is not the newest version "
+                "of its ledger",
+                fix="Restore a backup of the catalog",
+            )
+
+    def _take_new(self, session: Session, work: _Work) -> None:
+        table = work.change.table
+        for found in (
+            self._store.table_by_name(session, table.name),
+            self._store.table_by_location(session, table.location),
+        ):
+            if found is None:
+                continue
+            if found.table_id == table.table_id:
+                record = self._store.version(session, table.table_id, 0)
+                work.written = record
+                work.done = Committed(0, timestamp=record.committed_at if record else 0)
+                return
+            raise _exists(table.name, table.location, found.name, found.location)
+        self._store.register(session, table)
+
+    def _name_taken(
+        self, works: list[_Work], error: CatalogConstraintError
+    ) -> DeltaLakeDbError:
+        """What a refused row means: another writer created the same table first, or a defect."""
+        with self._store.read() as session:
+            for work in works:
+                table = work.change.table
+                name = work.change.renames_to or table.name
+                found = self._store.table_by_name(session, name)
+                if found is None and work.change.base is None:
+                    found = self._store.table_by_location(session, table.location)
+                if found is not None and found.table_id != table.table_id:
+                    return _exists(name, table.location, found.name, found.location)
+        return error
+
+    def _recorded(self, session: Session, work: _Work) -> bool:
+        """Whether the app transaction of this work was committed before."""
+        if work.change.app_txn is None:
+            return False
+        app_id, version = work.change.app_txn
+        newest = self._store.newest_app_txn(session, work.table_id, app_id)
+        if newest is None or newest[0] < version:
+            return False
+        record = self._store.version(session, work.table_id, newest[1])
+        work.done = Committed(
+            newest[1],
+            timestamp=record.committed_at if record else 0,
+            already_committed=True,
+        )
+        return True
+
+    def _expect(self, work: _Work, head: int) -> None:
+        expected = work.change.expected_version
+        if expected is not None and expected != head:
+            self._metrics.count("commit_conflicts_total")
+            raise UnexpectedVersionError(
+                f"Table {work.change.table.name!r} is at version {head}, "
+                f"and the commit expected version {expected}",
+                why="Another commit came first" if head > expected else "There is no such version",
+                fix="Read the table again and repeat the work, or leave expected_version out to "
+                "let independent commits be rebased",
+            )
+
+    # --- rebasing -------------------------------------------------------------------------
+
+    def _rebase(self, session: Session, work: _Work) -> None:
+        """Check the commits since the base against this one, and go on top of them."""
+        state, attempt = work.state, work.attempt
+        assert state is not None  # noqa: S101 - only a new table has none
+        assert attempt is not None  # noqa: S101 - only a new table has none
+        records = self._store.versions_after(session, work.table_id, state.version)
+        for record in records:
+            if record.commit_uuid == work.change.commit_uuid:
+                work.written = record
+                work.done = Committed(record.version, timestamp=record.committed_at)
+                return
+        if work.change.expected_version is not None and records:
+            self._expect(work, records[-1].version)
+        winners = load_winners(self._store, session, attempt, records)
+        before = (state.metadata, state.protocol)
+        for record, winner in zip(records, winners, strict=True):
+            if self._recorded_by(winner.actions, work):
+                continue
+            try:
+                check_conflict(
+                    attempt, winner, base_protocol=state.protocol, base_metadata=state.metadata
+                )
+            except CommitConflictError:
+                self._metrics.count("commit_conflicts_total")
+                raise
+            state = state.after(
+                record.version, record.committed_at, record.counts, winner.actions
+            )
+        if (state.metadata, state.protocol) != before:
+            self._validate_again(work, state)
+        self._metrics.count("commit_rebases_total")
+        work.state = state
+
+    @staticmethod
+    def _recorded_by(actions: Sequence[Action], work: _Work) -> bool:
+        """Whether a winner recorded this work's app transaction: then it is no conflict."""
+        if work.change.app_txn is None:
+            return False
+        app_id, version = work.change.app_txn
+        return any(
+            isinstance(action, Txn) and action.app_id == app_id and action.version >= version
+            for action in actions
+        )
+
+    def _validate_again(self, work: _Work, state: TableState) -> None:
+        validate_commit(
+            work.change.actions,
+            metadata=state.metadata,
+            protocol=state.protocol,
+            replaces_all=work.change.replaces_all,
+            allow_feature_drop=work.change.allow_feature_drop,
+            enforced=work.change.enforced,
+        )
+
+    def _catch_up(self, works: list[_Work]) -> bool:
+        """Look at the winners without holding a head; whether any table was behind."""
+        moved = False
+        with self._store.read() as session:
+            for work in works:
+                if work.state is not None and work.done is None:
+                    before = work.state.version
+                    self._rebase(session, work)
+                    moved = moved or work.state.version > before
+        return moved
+
+    # --- writing --------------------------------------------------------------------------
+
+    def _write(self, session: Session, work: _Work, transaction_id: str | None) -> None:
+        change, state = work.change, work.state
+        now = self._store.clock.now_ms()
+        version = 0 if state is None else state.version + 1
+        committed_at = now if state is None else max(now, state.committed_at + 1)
+        actions = finish_actions(
+            self._store, session, change, state, version=version, committed_at=committed_at
+        )
+        body = work.body if actions is change.actions else serialise_commit(actions)
+        info = commit_info(
+            change,
+            state,
+            actions,
+            committed_at=committed_at,
+            committer=self._committer,
+            engine_info=self._engine_info,
+            transaction_id=transaction_id,
+        )
+        data = serialise(info).encode() + b"\n" + body
+        live = self._store.live_among(session, work.table_id, _paths(actions))
+        check_live_files(actions, live)
+        counts, closing = account(state.counts if state else Counts(), actions, live)
+        record = VersionRecord(
+            table_id=work.table_id,
+            version=version,
+            committed_at=committed_at,
+            recorded_at=now,
+            committer=self._committer,
+            commit_info=info,
+            commit_uuid=change.commit_uuid,
+            transaction_id=transaction_id,
+            counts=replace(counts, num_actions=counts.num_actions + 1),
+        )
+        self._step("append")
+        self._store.append_version(
+            session,
+            record,
+            actions,
+            payload=Payload(data, hashlib.sha256(data).hexdigest()),
+            closing=closing,
+            first=state is None,
+        )
+        self._update_registry(session, work, actions, now)
+        work.written = record
+        if state is None:
+            work.after = _first_state(record, actions)
+        else:
+            work.after = state.after(version, committed_at, record.counts, actions)
+
+    def _update_registry(
+        self, session: Session, work: _Work, actions: Sequence[Action], now: int
+    ) -> None:
+        if work.state is None:
+            return
+        if any(isinstance(action, (Metadata, Protocol)) for action in actions):
+            after = work.state.after(0, 0, work.state.counts, actions)
+            self._store.update_table(
+                session,
+                work.table_id,
+                protocol=after.protocol,
+                metadata=after.metadata,
+                updated_at=now,
+            )
+        if work.change.renames_to is not None:
+            session.changed(
+                "rename_table",
+                table_id=work.table_id,
+                name=work.change.renames_to,
+                updated_at=now,
+            )
+
+    # --- telling --------------------------------------------------------------------------
+
+    @staticmethod
+    def _result(work: _Work, attempts: int) -> Outcome:
+        record = work.written
+        if work.done is not None and record is None:
+            return Outcome(work.done, None)
+        if record is None:
+            # Without an app transaction of its own, it shares the fate of those that have one.
+            return Outcome(Committed(-1, timestamp=0, already_committed=True), None)
+        committed = Committed(
+            record.version,
+            timestamp=record.committed_at,
+            attempts=attempts,
+            commit_uuid=record.commit_uuid,
+            transaction_id=record.transaction_id,
+        )
+        return Outcome(committed, work.after)
+
+    def _tell(self, works: list[_Work], attempts: int, started: float) -> None:
+        elapsed = (time.monotonic() - started) * 1000
+        self._metrics.observe("commit_latency_ms", elapsed)
+        for work in works:
+            record = work.written
+            if record is None:
+                continue
+            self._metrics.count("versions_committed_total")
+            info = record.commit_info
+            event(
+                "commit",
+                {
+                    "table": work.change.table.name,
+                    "table_id": record.table_id,
+                    "version": record.version,
+                    "operation": info.operation if info else None,
+                    "adds": record.counts.num_adds,
+                    "removes": record.counts.num_removes,
+                    "bytes_added": record.counts.bytes_added,
+                    "bytes_removed": record.counts.bytes_removed,
+                    "attempts": attempts,
+                    "latency_ms": round(elapsed, 3),
+                    "transaction_id": record.transaction_id,
+                },
+            )
+
+
+def _exists(name: str, location: str, other: str, other_location: str) -> TableExistsError:
+    if name == other:
+        return TableExistsError(
+            f"A table named {name!r} exists already (at {other_location})",
+            fix="Choose another name, or open it with lake.table()",
+        )
+    return TableExistsError(
+        f"The location {location} belongs to table {other!r} already",
+        fix="Choose another location, or open that table",
+    )
+
+
+def _first_state(record: VersionRecord, actions: Sequence[Action]) -> TableState:
+    metadata = next(action for action in actions if isinstance(action, Metadata))
+    protocol = next(action for action in actions if isinstance(action, Protocol))
+    return TableState(
+        record.table_id, record.version, record.committed_at, metadata, protocol, record.counts
+    )
+
+
+
+
+def _paths(actions: Sequence[Action]) -> list[str]:
+    return [action.path for action in actions if isinstance(action, (AddFile, RemoveFile))]
+

@@ -1,0 +1,115 @@
+"""What can only be decided when a commit knows its version and time.
+
+The commitInfo with the in-commit timestamp, the record of when in-commit timestamps began, and row
+ids. All of it is decided while the head is held, so two commits never decide alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from deltalakedb.actions import Action, CommitInfo, Metadata
+from deltalakedb.actions.features import writer_features
+from deltalakedb.actions.jsonvalue import freeze, loads
+from deltalakedb.actions.properties import TableProperties
+from deltalakedb.transaction.change import as_strings
+from deltalakedb.transaction.attempt import Attempt, IsolationLevel, isolation_of
+from deltalakedb.transaction.rules import ROW_TRACKING_DOMAIN, assign_row_ids
+
+if TYPE_CHECKING:
+    from deltalakedb.store import Store
+    from deltalakedb.store.dialect import Session
+    from deltalakedb.transaction.change import Change
+    from deltalakedb.transaction.state import TableState
+
+_ICT_VERSION = "delta.inCommitTimestampEnablementVersion"
+_ICT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
+
+
+def finish_actions(
+    store: Store,
+    session: Session,
+    change: Change,
+    state: TableState | None,
+    *,
+    version: int,
+    committed_at: int,
+) -> Sequence[Action]:
+    """The actions to write; `change.actions` itself where there is nothing to add."""
+    actions: Sequence[Action] = change.actions
+    if state is None:
+        return actions
+    if any(isinstance(action, Metadata) for action in actions):
+        actions = _with_enablement(actions, state, version=version, committed_at=committed_at)
+    after = state.after(version, committed_at, state.counts, actions)
+    if "rowTracking" in writer_features(after.protocol):
+        text = store.domain_at(session, state.table_id, ROW_TRACKING_DOMAIN, state.version)
+        mark = int(loads(text)["rowIdHighWaterMark"]) if text is not None else -1
+        actions = assign_row_ids(actions, mark, version)
+    return actions
+
+
+def _with_enablement(
+    actions: Sequence[Action], state: TableState, *, version: int, committed_at: int
+) -> Sequence[Action]:
+    """Record when in-commit timestamps began, if this commit begins them."""
+    if TableProperties(state.metadata.configuration).enable_in_commit_timestamps:
+        return actions
+    return [
+        replace(
+            action,
+            configuration={
+                **action.configuration,
+                _ICT_VERSION: str(version),
+                _ICT_TIMESTAMP: str(committed_at),
+            },
+        )
+        if isinstance(action, Metadata)
+        and TableProperties(action.configuration).enable_in_commit_timestamps
+        else action
+        for action in actions
+    ]
+
+
+def commit_info(
+    change: Change,
+    state: TableState | None,
+    actions: Sequence[Action],
+    *,
+    committed_at: int,
+    committer: str | None,
+    engine_info: str,
+    transaction_id: str | None,
+) -> CommitInfo:
+    """The provenance of a commit; what the caller says of it never overrides what we know."""
+    metadata = next((a for a in actions if isinstance(a, Metadata)), None)
+    metadata = metadata or (state.metadata if state else None)
+    isolation = isolation_of(metadata) if metadata else IsolationLevel.SERIALIZABLE
+    attempt = Attempt(change.read, actions, isolation)
+    fields = dict(change.info)
+    fields.update(
+        timestamp=committed_at,
+        operation=change.operation,
+        operationParameters=as_strings(change.parameters),
+        isolationLevel=attempt.effective_isolation.value,
+        isBlindAppend=attempt.is_blind_append,
+        engineInfo=engine_info,
+        txnId=change.commit_uuid,
+    )
+    if change.metrics:
+        fields["operationMetrics"] = as_strings(change.metrics)
+    if committer is not None:
+        fields["userName"] = committer
+    if change.base is not None:
+        fields["readVersion"] = change.base.version
+    if metadata and TableProperties(metadata.configuration).enable_in_commit_timestamps:
+        fields["inCommitTimestamp"] = committed_at
+    if transaction_id is not None:
+        tags = fields.get("tags")
+        fields["tags"] = {
+            **(tags if isinstance(tags, dict) else {}),
+            "deltalakedb.transactionId": transaction_id,
+        }
+    return CommitInfo(freeze(fields, path="commitInfo"))

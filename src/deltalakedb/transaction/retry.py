@@ -1,0 +1,29 @@
+"""How often and how long a commit is tried again."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Exponential backoff with full jitter, limited in number and in time.
+
+    Waiting for another writer's lock is not counted here: that is the `timeout` of the catalog URL.
+    What is retried is a transaction that the database aborted in favour of another, that was too
+    far behind, or whose connection broke.
+    """
+
+    max_attempts: int = 30
+    max_seconds: float = 120.0
+    first_delay: float = 0.01
+    max_delay: float = 2.0
+    sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
+    jitter: Callable[[], float] = field(default=random.random, repr=False)
+
+    def delay(self, attempt: int) -> float:
+        """Seconds to wait after the attempt of that number (from 1)."""
+        return min(self.max_delay, self.first_delay * 2 ** min(attempt, 30)) * self.jitter()

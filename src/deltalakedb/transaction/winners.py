@@ -1,0 +1,55 @@
+"""The commits that came between the version a transaction started from and the head.
+
+Only what the conflict rules will look at is read: a blind append never looks at the files that
+others added or removed, however many there are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from deltalakedb.actions import Action, AddFile, RemoveFile
+from deltalakedb.transaction.attempt import Attempt, Winner
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from deltalakedb.store import Store, VersionRecord
+    from deltalakedb.store.dialect import Session
+
+
+def load_winners(
+    store: Store, session: Session, attempt: Attempt, records: Sequence[VersionRecord]
+) -> list[Winner]:
+    """The winners of `records` (consecutive versions, oldest first)."""
+    if not records:
+        return []
+    table_id, after = records[0].table_id, records[0].version - 1
+    actions: dict[int, list[Action]] = defaultdict(list)
+    for version, action in store.control_actions_after(session, table_id, after):
+        actions[version].append(action)
+    if not attempt.is_blind_append:
+        decode = session.decode_text
+        for version, path, values, data_change in session.run(
+            "adds_after", table_id=table_id, version=after
+        ):
+            partition_values = {
+                decode(key): value if value is None else decode(value)
+                for key, value in json.loads(values).items()
+            }
+            actions[version].append(
+                AddFile(decode(path), partition_values, 0, 0, bool(data_change))
+            )
+        for version, path, data_change in session.run(
+            "removes_after", table_id=table_id, version=after
+        ):
+            actions[version].append(RemoveFile(decode(path), bool(data_change)))
+    return [
+        Winner(
+            record.version,
+            [*([record.commit_info] if record.commit_info else []), *actions[record.version]],
+        )
+        for record in records
+    ]
