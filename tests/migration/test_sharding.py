@@ -341,7 +341,7 @@ def test_the_owner_of_a_database_needs_no_superuser(
     name = postgres_server.create_database()
     with psycopg.connect(postgres_server.url(), autocommit=True) as connection:
         connection.execute("CREATE ROLE lake_owner LOGIN")
-        connection.execute(f"ALTER DATABASE {name} OWNER TO lake_owner")  # type: ignore[arg-type]
+        connection.execute(f"ALTER DATABASE {name} OWNER TO lake_owner")
     url = postgres_server.url(name).replace("postgres@", "lake_owner@", 1)
     dialect = open_dialect(url)
     try:
@@ -354,5 +354,5 @@ def test_the_owner_of_a_database_needs_no_superuser(
     finally:
         dialect.close()
         with psycopg.connect(postgres_server.url(), autocommit=True) as connection:
-            connection.execute(f"DROP DATABASE {name}")  # type: ignore[arg-type]
+            connection.execute(f"DROP DATABASE {name}")
             connection.execute("DROP ROLE lake_owner")
