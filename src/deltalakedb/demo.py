@@ -34,9 +34,7 @@ def _add(path: str, day: str, rows: int) -> dict[str, object]:
 
 
 def _remove(path: str) -> dict[str, object]:
-    return {
-        "remove": {"path": path, "deletionTimestamp": 1_700_000_000_000, "dataChange": True}
-    }
+    return {"remove": {"path": path, "deletionTimestamp": 1_700_000_000_000, "dataChange": True}}
 
 
 def main() -> None:

@@ -106,7 +106,7 @@ class Table:
         CommitConflictError and writes nothing. With `expected_version` the commit happens only on
         top of exactly that version. With `app_txn=(app_id, version)` it happens at most once: a
         version that is recorded already gives a result with `already_committed`. `read` says what
-        was looked at to make the actions (removed files count as read), `enforced` which kinds of
+        was looked at to make the actions (nothing, unless said), `enforced` which kinds of
         constraint the caller has checked the data against.
         """
         gathered = OpenChange(self._record, self._base())
@@ -126,16 +126,12 @@ class Table:
 
     def set_properties(self, properties: Mapping[str, str]) -> Committed:
         """Set table properties; the protocol is upgraded where one of them needs it."""
-        return self._commit(
-            change_table.set_properties(self._record, self._base(), properties)
-        )
+        return self._commit(change_table.set_properties(self._record, self._base(), properties))
 
     def unset_properties(self, names: Iterable[str], *, if_exists: bool = False) -> Committed:
         """Remove table properties."""
         return self._commit(
-            change_table.unset_properties(
-                self._record, self._base(), names, if_exists=if_exists
-            )
+            change_table.unset_properties(self._record, self._base(), names, if_exists=if_exists)
         )
 
     def add_columns(self, columns: Any) -> Committed:
@@ -144,9 +140,7 @@ class Table:
 
     def upgrade_protocol(self, *features: str) -> Committed:
         """Add table features to the protocol."""
-        return self._commit(
-            change_table.upgrade_protocol(self._record, self._base(), features)
-        )
+        return self._commit(change_table.upgrade_protocol(self._record, self._base(), features))
 
     def rename(self, name: str) -> Committed:
         """Give the table another name."""

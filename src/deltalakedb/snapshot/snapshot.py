@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions import Metadata, Protocol
@@ -34,7 +34,7 @@ class Snapshot:
     @property
     def timestamp(self) -> datetime:
         """When the version was committed, in UTC."""
-        return datetime.fromtimestamp(self.committed_at / 1000, tz=timezone.utc)
+        return datetime.fromtimestamp(self.committed_at / 1000, tz=UTC)
 
     @property
     def schema(self) -> StructType:
@@ -76,19 +76,14 @@ class Snapshot:
             "deletion_vector": pa.string(),
         }
         with self._store.read() as session:
-            rows = session.run(
-                "files_at", table_id=self.table.table_id, version=self.version
-            )
+            rows = session.run("files_at", table_id=self.table.table_id, version=self.version)
             decode = session.decode_text
         columns: list[list[Any]] = [
             [decode(row[i]) if isinstance(row[i], str) else row[i] for row in rows]
             for i in range(len(types))
         ]
         return pa.table(
-            [
-                pa.array(column, kind)
-                for column, kind in zip(columns, types.values(), strict=True)
-            ],
+            [pa.array(column, kind) for column, kind in zip(columns, types.values(), strict=True)],
             names=list(types),
         )
 
@@ -136,13 +131,11 @@ def _milliseconds(timestamp: datetime | str) -> int:
                 fix="Write it like 2026-11-01T00:00:00Z, or pass a datetime",
             ) from None
     if timestamp.tzinfo is None:
-        timestamp = timestamp.replace(tzinfo=timezone.utc)
+        timestamp = timestamp.replace(tzinfo=UTC)
     return int(timestamp.timestamp() * 1000)
 
 
-def open_snapshot(
-    store: Store, session: Session, table: TableRecord, version: int
-) -> Snapshot:
+def open_snapshot(store: Store, session: Session, table: TableRecord, version: int) -> Snapshot:
     """The table at a version that exists; refused when its protocol needs more than we know."""
     record = store.version(session, table.table_id, version)
     metadata = store.metadata_at(session, table.table_id, version)
@@ -153,6 +146,4 @@ def open_snapshot(
             fix="Restore a backup of the catalog, or import the table again",
         )
     check_readable(protocol, table=table.name)
-    return Snapshot(
-        table, version, record.committed_at, metadata, protocol, record.counts, store
-    )
+    return Snapshot(table, version, record.committed_at, metadata, protocol, record.counts, store)

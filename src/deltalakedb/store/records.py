@@ -169,9 +169,7 @@ def account(
             closing.append(key)
             live_files -= 1
             live_bytes -= live[key]
-    return Counts(
-        total, adds, removes, bytes_added, bytes_removed, live_files, live_bytes
-    ), closing
+    return Counts(total, adds, removes, bytes_added, bytes_removed, live_files, live_bytes), closing
 
 
 def _json(value: Mapping[str, Any] | None) -> str | None:

@@ -90,9 +90,7 @@ DOMAIN_METADATA = _relation(
     "dl_domain_metadata",
     "table_id:uuid version:int domain:text configuration:text removed:bool extra:json",
 )
-OTHER_ACTIONS = _relation(
-    "dl_other_actions", "table_id:uuid version:int ordinal:int action:json"
-)
+OTHER_ACTIONS = _relation("dl_other_actions", "table_id:uuid version:int ordinal:int action:json")
 ACTIVE_FILES = _relation(
     "dl_active_files",
     "table_id:uuid path:text dv_id:text added_version:int removed_version:int size_bytes:int "

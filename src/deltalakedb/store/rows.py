@@ -213,18 +213,18 @@ class _Reader:
         self._decode = session.decode_text
         self._row = dict(zip(relation.columns, row, strict=True))
 
-    def plain(self, column: str) -> Any:  # noqa: ANN401 - the caller knows the column
+    def plain(self, column: str) -> Any:
         return self._row[column]
 
-    def text(self, column: str) -> Any:  # noqa: ANN401 - str, or None where that is allowed
+    def text(self, column: str) -> Any:
         value = self._row[column]
         return None if value is None else self._decode(value)
 
-    def boolean(self, column: str) -> Any:  # noqa: ANN401 - bool, or None where that is allowed
+    def boolean(self, column: str) -> Any:
         value = self._row[column]
         return None if value is None else bool(value)
 
-    def map(self, column: str) -> Any:  # noqa: ANN401 - a dict, or None where that is allowed
+    def map(self, column: str) -> Any:
         value = self._row[column]
         if value is None:
             return None
@@ -241,7 +241,7 @@ class _Reader:
         items: Sequence[str] = json.loads(value) if isinstance(value, str) else value
         return tuple(self._decode(item) for item in items)
 
-    def document(self, column: str) -> Any:  # noqa: ANN401 - any JSON value
+    def document(self, column: str) -> Any:
         value = self._row[column]
         return None if value is None else loads(value)
 

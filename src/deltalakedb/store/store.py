@@ -16,7 +16,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Self
 
-from deltalakedb.actions import Action, Metadata, Protocol
+from deltalakedb.actions import Action, DomainMetadata, Metadata, Protocol
 from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.clock import Clock, SystemClock
 from deltalakedb.store.migrate import Migrator
@@ -204,9 +204,7 @@ class Store:
         rows = session.execute(_newest_query(session.engine, relation), params)
         return from_row(relation, rows[0], session) if rows else None
 
-    def versions_after(
-        self, session: Session, table_id: str, version: int
-    ) -> list[VersionRecord]:
+    def versions_after(self, session: Session, table_id: str, version: int) -> list[VersionRecord]:
         """The ledger rows after `version`, oldest first."""
         rows = session.run("versions_after", table_id=table_id, version=version)
         return [VersionRecord.from_row(row, session) for row in rows]
@@ -243,10 +241,11 @@ class Store:
 
     def domain_at(
         self, session: Session, table_id: str, domain: str, version: int
-    ) -> str | None:
-        """The configuration of a live metadata domain at a version."""
-        row = session.one("live_domain", table_id=table_id, domain=domain, version=version)
-        return None if row is None or row[1] else session.decode_text(row[0])
+    ) -> DomainMetadata | None:
+        """The newest action of a metadata domain at a version."""
+        row = session.one("newest_domain", table_id=table_id, domain=domain, version=version)
+        found = None if row is None else from_row(DOMAIN_METADATA, row, session)
+        return found if isinstance(found, DomainMetadata) else None
 
     def update_table(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from deltalakedb.actions import Action
 from deltalakedb.actions.jsonvalue import dumps
@@ -66,7 +66,7 @@ class Committed(int):
         attempts: int = 1,
         commit_uuid: str | None = None,
         transaction_id: str | None = None,
-    ) -> Committed:
+    ) -> Self:
         self = super().__new__(cls, version)
         self.timestamp = timestamp
         self.already_committed = already_committed
@@ -79,6 +79,9 @@ class Committed(int):
     def version(self) -> int:
         """The version as a plain number."""
         return int(self)
+
+    def __str__(self) -> str:
+        return str(int(self))
 
     def __repr__(self) -> str:
         note = ", already committed" if self.already_committed else ""

@@ -128,7 +128,9 @@ def add_columns(table: TableRecord, base: TableState, columns: Any) -> Change:
             )
     after = StructType((*schema.fields, *added))
     metadata = replace(base.metadata, schema_string=schema_to_json(after))
-    shown = [{"column": field} for field in loads(schema_to_json(StructType(tuple(added))))["fields"]]
+    shown = [
+        {"column": field} for field in loads(schema_to_json(StructType(tuple(added))))["fields"]
+    ]
     return Change(
         table=table,
         base=base,
@@ -194,6 +196,5 @@ def _with_protocol(base: TableState, metadata: Metadata) -> tuple[Action, ...]:
 
 def _as_text(properties: Mapping[str, Any]) -> dict[str, str]:
     return {
-        key: value if isinstance(value, str) else dumps(value)
-        for key, value in properties.items()
+        key: value if isinstance(value, str) else dumps(value) for key, value in properties.items()
     }

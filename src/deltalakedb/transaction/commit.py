@@ -49,8 +49,8 @@ from deltalakedb.errors import (
 )
 from deltalakedb.store import Counts, Payload, VersionRecord, account
 from deltalakedb.telemetry import Metrics, event, span
-from deltalakedb.transaction.change import Change, Committed
 from deltalakedb.transaction.attempt import Attempt, isolation_of
+from deltalakedb.transaction.change import Change, Committed
 from deltalakedb.transaction.conflicts import check_conflict
 from deltalakedb.transaction.finish import commit_info, finish_actions
 from deltalakedb.transaction.retry import RetryPolicy
@@ -170,9 +170,7 @@ class Committer:
             if attempt >= self._policy.max_attempts or time.monotonic() > deadline:
                 raise self._given_up(in_order, attempt, failure, unknown)
             self._metrics.count("commit_retries_total")
-            if failure is not None:
-                self._policy.sleep(self._policy.delay(attempt))
-            elif not self._catch_up(in_order):
+            if failure is not None or not self._catch_up(in_order):
                 self._policy.sleep(self._policy.delay(attempt))
 
     def _given_up(
@@ -186,8 +184,7 @@ class Committer:
         if unknown is not None:
             return CommitOutcomeUnknownError(
                 f"The commit to {names} may or may not have happened",
-                why=f"{unknown.why}; the catalog could not be reached again "
-                f"in {attempts} attempts",
+                why=f"{unknown.why}; the catalog could not be reached again in {attempts} attempts",
                 fix="When it is back, look for the commit UUID "
                 f"{works[0].change.commit_uuid} in the history of the table; it is safe to "
                 "try again with the same app_txn",
@@ -289,9 +286,7 @@ class Committer:
             raise _exists(table.name, table.location, found.name, found.location)
         self._store.register(session, table)
 
-    def _name_taken(
-        self, works: list[_Work], error: CatalogConstraintError
-    ) -> DeltaLakeDbError:
+    def _name_taken(self, works: list[_Work], error: CatalogConstraintError) -> DeltaLakeDbError:
         """What a refused row means: another writer created the same table first, or a defect."""
         with self._store.read() as session:
             for work in works:
@@ -359,9 +354,7 @@ class Committer:
             except CommitConflictError:
                 self._metrics.count("commit_conflicts_total")
                 raise
-            state = state.after(
-                record.version, record.committed_at, record.counts, winner.actions
-            )
+            state = state.after(record.version, record.committed_at, record.counts, winner.actions)
         if (state.metadata, state.protocol) != before:
             self._validate_again(work, state)
         self._metrics.count("commit_rebases_total")
@@ -538,8 +531,5 @@ def _first_state(record: VersionRecord, actions: Sequence[Action]) -> TableState
     )
 
 
-
-
 def _paths(actions: Sequence[Action]) -> list[str]:
     return [action.path for action in actions if isinstance(action, (AddFile, RemoveFile))]
-

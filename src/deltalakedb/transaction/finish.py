@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from deltalakedb.actions import Action, CommitInfo, Metadata
 from deltalakedb.actions.features import writer_features
-from deltalakedb.actions.jsonvalue import freeze, loads
+from deltalakedb.actions.jsonvalue import freeze
 from deltalakedb.actions.properties import TableProperties
-from deltalakedb.transaction.change import as_strings
 from deltalakedb.transaction.attempt import Attempt, IsolationLevel, isolation_of
-from deltalakedb.transaction.rules import ROW_TRACKING_DOMAIN, assign_row_ids
+from deltalakedb.transaction.change import as_strings
+from deltalakedb.transaction.metadata_diff import ROW_TRACKING_DOMAIN
+from deltalakedb.transaction.row_tracking import assign_row_ids, high_water_mark
 
 if TYPE_CHECKING:
     from deltalakedb.store import Store
@@ -45,9 +46,9 @@ def finish_actions(
         actions = _with_enablement(actions, state, version=version, committed_at=committed_at)
     after = state.after(version, committed_at, state.counts, actions)
     if "rowTracking" in writer_features(after.protocol):
-        text = store.domain_at(session, state.table_id, ROW_TRACKING_DOMAIN, state.version)
-        mark = int(loads(text)["rowIdHighWaterMark"]) if text is not None else -1
-        actions = assign_row_ids(actions, mark, version)
+        domain = store.domain_at(session, state.table_id, ROW_TRACKING_DOMAIN, state.version)
+        filled, written = assign_row_ids(actions, high_water_mark(domain), version)
+        actions = [*filled, written] if written is not None else filled
     return actions
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from deltalakedb.actions import Action, CommitInfo, RemoveFile, Txn
+from deltalakedb.actions import Action, CommitInfo, Txn
 from deltalakedb.actions.codec import as_action
 from deltalakedb.errors import CommitRejectedError, ConfigurationError
 from deltalakedb.store import TableRecord
@@ -65,9 +65,7 @@ class OpenChange:
         self.actions.append(Txn(app_id, version, now))
 
     def change(self) -> Change:
-        """The change to commit. Removing a file counts as having read it."""
-        removed = frozenset(a.path for a in self.actions if isinstance(a, RemoveFile))
-        reads = [*self.reads, ReadSet(files=removed)] if removed else self.reads
+        """The change to commit."""
         return Change(
             table=self.table,
             base=self.base,
@@ -76,26 +74,22 @@ class OpenChange:
             parameters=self.parameters,
             metrics=self.metrics,
             info=self.info,
-            read=merge_read_sets(*reads),
+            read=merge_read_sets(*self.reads),
             app_txn=self.app_txn,
             expected_version=self.expected_version,
             enforced=self.enforced,
         )
 
 
-def check_app_txn(app_txn: AppTxn) -> AppTxn:
+def check_app_txn(app_txn: object) -> AppTxn:
     """An app transaction is a name and a number that fits Delta's long."""
-    if (
-        not isinstance(app_txn, tuple)
-        or len(app_txn) != 2
-        or not isinstance(app_txn[0], str)
-        or not app_txn[0]
-        or not isinstance(app_txn[1], int)
-        or isinstance(app_txn[1], bool)
-        or not -(2**63) <= app_txn[1] < 2**63
-    ):
-        raise ConfigurationError(
-            f"app_txn={app_txn!r} is no app transaction",
-            fix="Pass (app_id, version), e.g. ('nightly-load', 7)",
-        )
-    return app_txn
+    match app_txn:
+        case (str(app_id), int(version)) if (
+            app_id and not isinstance(version, bool) and -(2**63) <= version < 2**63
+        ):
+            return app_id, version
+        case _:
+            raise ConfigurationError(
+                f"app_txn={app_txn!r} is no app transaction",
+                fix="Pass (app_id, version), e.g. ('nightly-load', 7)",
+            )

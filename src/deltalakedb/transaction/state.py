@@ -59,6 +59,4 @@ def load_state(store: Store, session: Session, table_id: str, version: int) -> T
             why="Its ledger row, metadata or protocol is missing",
             fix="Restore a backup of the catalog, or import the table again from its _delta_log",
         )
-    return TableState(
-        table_id, version, record.committed_at, metadata, protocol, record.counts
-    )
+    return TableState(table_id, version, record.committed_at, metadata, protocol, record.counts)

@@ -136,9 +136,9 @@ WHERE table_id = :table_id AND version > :version AND commit_uuid = :commit_uuid
 -- name: rename_table
 UPDATE dl_tables SET name = :name, updated_at = :updated_at WHERE table_id = :table_id;
 
--- name: live_domain
+-- name: newest_domain
 -- The newest action of a metadata domain at :version.
-SELECT configuration, removed FROM dl_domain_metadata
+SELECT table_id, version, domain, configuration, removed, extra FROM dl_domain_metadata
 WHERE table_id = :table_id AND domain = :domain AND version <= :version
 ORDER BY version DESC LIMIT 1;
 
