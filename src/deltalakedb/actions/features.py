@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from deltalakedb.actions.feature_use import Use, features_in_use
+from deltalakedb.actions.properties import TableProperties
 from deltalakedb.actions.values import Metadata, Protocol
 from deltalakedb.errors import InvalidActionError, UnsupportedFeatureError
 
@@ -270,16 +271,14 @@ def _closure(names: set[str]) -> set[str]:
 
 
 def _floor(metadata: Metadata) -> Protocol:
-    properties = metadata.configuration
-    asked = [
-        int(text) if (text := properties.get(name, "")).isdecimal() else 0
-        for name in ("delta.minReaderVersion", "delta.minWriterVersion")
-    ]
-    # Versions 3 and 7 mean feature lists, which the features decide.
-    return Protocol(
-        max(1, min(asked[0], LEGACY_READER)),
-        max(2, min(asked[1], LEGACY_WRITER) if asked[1] < MAX_WRITER else 2),
-    )
+    properties = TableProperties(metadata.configuration)
+    reader = properties.value("delta.minReaderVersion") or 1
+    writer = properties.value("delta.minWriterVersion") or 1
+    # Versions 3 and 7 mean feature lists, which the features decide; reader version 2 is column
+    # mapping, which begins at writer version 5.
+    reader = reader if reader <= LEGACY_READER else 1
+    writer = writer if writer <= LEGACY_WRITER else 1
+    return Protocol(reader, max(writer, 5 if reader == LEGACY_READER else 2))
 
 
 def _reasons(refused: Iterable[str], uses: Mapping[str, Use]) -> str:

@@ -137,13 +137,14 @@ def _check_names(struct: StructType, at: str, *, column_mapping: bool) -> None:
             raise InvalidSchemaError(
                 f"A column{inside} has an empty name", fix="Give every column a name"
             )
-        other = seen.setdefault(name.lower(), name)
-        if other is not name:
+        other = seen.get(name.lower())
+        if other is not None:
             raise InvalidSchemaError(
                 f"The columns {other!r} and {name!r}{inside} have the same name",
                 why="Delta compares column names ignoring case",
                 fix="Rename one of them",
             )
+        seen[name.lower()] = name
         bad = sorted(FORBIDDEN_CHARACTERS.intersection(name))
         if bad and not column_mapping:
             raise InvalidSchemaError(
