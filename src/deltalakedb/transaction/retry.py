@@ -26,4 +26,4 @@ class RetryPolicy:
 
     def delay(self, attempt: int) -> float:
         """Seconds to wait after the attempt of that number (from 1)."""
-        return min(self.max_delay, self.first_delay * 2 ** min(attempt, 30)) * self.jitter()
+        return min(self.max_delay, self.first_delay * 2.0 ** min(attempt, 30)) * self.jitter()
