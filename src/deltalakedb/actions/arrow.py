@@ -2,8 +2,8 @@
 
 Guarantees:
 
-- `schema_from_arrow(schema_to_arrow(s))` is `s` for every Delta type but variant, whose Arrow form
-  is its struct of two binaries.
+- `schema_from_arrow(schema_to_arrow(s))` is `s`, but for variant, whose Arrow form is its struct
+  of two binaries, and for void that is not nullable, which Arrow does not have.
 - Arrow types without an exact Delta counterpart are widened (unsigned integers, half floats) or
   refused with the column's name; nothing is narrowed silently. Timestamps of any unit become
   Delta's, which have microseconds.
@@ -104,14 +104,21 @@ def type_to_arrow(data_type: DataType, *, physical: bool = False) -> pa.DataType
         return pa.decimal128(data_type.precision, data_type.scale)
     if isinstance(data_type, ArrayType):
         element = type_to_arrow(data_type.element_type, physical=physical)
-        return pa.list_(pa.field("element", element, nullable=data_type.contains_null))
+        nullable = data_type.contains_null or data_type.element_type == VOID
+        return pa.list_(pa.field("element", element, nullable=nullable))
     if isinstance(data_type, MapType):
+        if data_type.key_type == VOID:
+            raise InvalidSchemaError(
+                "A map with keys of type void has no Arrow form",
+                why="a key is never null, and void has no other value",
+                fix="Give the keys of the map a type",
+            )
         return pa.map_(
             pa.field("key", type_to_arrow(data_type.key_type, physical=physical), nullable=False),
             pa.field(
                 "value",
                 type_to_arrow(data_type.value_type, physical=physical),
-                nullable=data_type.value_contains_null,
+                nullable=data_type.value_contains_null or data_type.value_type == VOID,
             ),
         )
     return pa.struct([_to_field(f, physical=physical) for f in data_type.fields])
@@ -227,7 +234,9 @@ def _to_field(field: StructField, *, physical: bool) -> Any:
                 others[key] = value
         if others:
             metadata[METADATA_KEY] = jsonvalue.dumps(others).encode()
-    return pa.field(name, arrow_type, field.nullable, metadata or None)
+    # Arrow insists that a column without values is nullable; no row could break the promise.
+    nullable = field.nullable or field.type == VOID
+    return pa.field(name, arrow_type, nullable, metadata or None)
 
 
 @cache

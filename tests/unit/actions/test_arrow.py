@@ -70,6 +70,25 @@ def test_a_variant_is_its_struct_of_two_binaries() -> None:
     assert [f.name for f in arrow.field("v").type] == ["metadata", "value"]
 
 
+def test_a_void_column_is_always_nullable_in_arrow() -> None:
+    schema = StructType(
+        (
+            StructField("v", VOID, nullable=False),
+            StructField("a", ArrayType(VOID, contains_null=False)),
+            StructField("m", MapType(STRING, VOID, value_contains_null=False)),
+        )
+    )
+    arrow = schema_to_arrow(schema)
+    assert arrow.field("v") == pa.field("v", pa.null())
+    assert arrow.field("a").type.value_field.nullable
+    assert arrow.field("m").type.item_field.nullable
+
+
+def test_a_map_of_void_keys_is_refused() -> None:
+    with pytest.raises(InvalidSchemaError, match="void"):
+        schema_to_arrow(StructType((StructField("m", MapType(VOID, STRING)),)))
+
+
 def test_the_physical_schema_has_physical_names_and_field_ids() -> None:
     def mapped(name: str, number: int, data_type: DataType) -> StructField:
         return StructField(

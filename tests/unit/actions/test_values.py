@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from deltalakedb.actions import AddFile, CommitInfo, DeletionVectorDescriptor, RemoveFile
-from deltalakedb.actions import z85
+from deltalakedb.actions import AddFile, CommitInfo, DeletionVectorDescriptor, RemoveFile, z85
 from deltalakedb.errors import InvalidActionError
 
 
