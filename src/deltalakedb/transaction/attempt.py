@@ -100,39 +100,33 @@ class _Summary:
     """The actions of a commit, sorted in one pass."""
 
     adds: tuple[AddFile, ...]
-    removes: tuple[RemoveFile, ...]
-    cdc_files: tuple[CdcFile, ...]
+    removed_paths: frozenset[str]
+    has_cdc_files: bool
     metadata: Metadata | None
     protocol: Protocol | None
     commit_info: CommitInfo | None
     domains: frozenset[str]
     app_ids: frozenset[str]
     has_other: bool
-
-    @property
-    def data_change(self) -> bool:
-        return any(add.data_change for add in self.adds) or any(
-            remove.data_change for remove in self.removes
-        )
+    data_change: bool
 
 
 def _summarise(actions: Iterable[Action]) -> _Summary:
     adds: list[AddFile] = []
     removes: list[RemoveFile] = []
-    cdc_files: list[CdcFile] = []
     domains: set[str] = set()
     app_ids: set[str] = set()
     metadata: Metadata | None = None
     protocol: Protocol | None = None
     commit_info: CommitInfo | None = None
-    has_other = False
+    has_cdc_files = has_other = False
     for action in actions:
         if isinstance(action, AddFile):
             adds.append(action)
         elif isinstance(action, RemoveFile):
             removes.append(action)
         elif isinstance(action, CdcFile):
-            cdc_files.append(action)
+            has_cdc_files = True
         elif isinstance(action, Txn):
             app_ids.add(action.app_id)
         elif isinstance(action, DomainMetadata):
@@ -147,14 +141,15 @@ def _summarise(actions: Iterable[Action]) -> _Summary:
             has_other = True
     return _Summary(
         tuple(adds),
-        tuple(removes),
-        tuple(cdc_files),
+        frozenset(remove.path for remove in removes),
+        has_cdc_files,
         metadata,
         protocol,
         commit_info,
         frozenset(domains),
         frozenset(app_ids),
         has_other,
+        any(file.data_change for files in (adds, removes) for file in files),
     )
 
 
@@ -188,7 +183,7 @@ class Attempt:
     @property
     def removed_paths(self) -> frozenset[str]:
         """The paths removed, whatever their deletion vectors."""
-        return frozenset(remove.path for remove in self._summary.removes)
+        return self._summary.removed_paths
 
     @property
     def domains(self) -> frozenset[str]:
@@ -215,8 +210,8 @@ class Attempt:
         summary = self._summary
         return (
             bool(summary.adds)
-            and not summary.removes
-            and not summary.cdc_files
+            and not summary.removed_paths
+            and not summary.has_cdc_files
             and summary.metadata is None
             and summary.protocol is None
             and not summary.has_other
@@ -228,7 +223,7 @@ class Attempt:
         """The level to check with: rewriting files without changing data needs only snapshots."""
         summary = self._summary
         only_files = (
-            (bool(summary.adds) or bool(summary.removes))
+            (bool(summary.adds) or bool(summary.removed_paths))
             and summary.metadata is None
             and summary.protocol is None
             and not summary.app_ids
@@ -277,7 +272,7 @@ class Winner:
     @property
     def removed_paths(self) -> frozenset[str]:
         """The paths it removed, whatever their deletion vectors."""
-        return frozenset(remove.path for remove in self._summary.removes)
+        return self._summary.removed_paths
 
     @property
     def is_blind_append(self) -> bool:

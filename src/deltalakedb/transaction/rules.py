@@ -30,13 +30,14 @@ from deltalakedb.actions.values import (
     Sidecar,
     Txn,
 )
+from deltalakedb.errors import InvalidActionError
 from deltalakedb.transaction.facts import (
     CONSTRAINT_RULES,
     TableFacts,
     check_table_writable,
     facts_of,
 )
-from deltalakedb.transaction.rulebook import Rule, reject
+from deltalakedb.transaction.rulebook import Rule, reject, reject_for
 from deltalakedb.transaction.rules_files import (
     check_adds,
     check_cdc_files,
@@ -91,7 +92,10 @@ def validate_commit(
         check_metadata(commit.metadata, metadata, replaces_all=replaces_all, enforced=honours)
     if commit.metadata is not None or commit.protocol is not None:
         check_features(new_metadata, new_protocol)
-    check_table_writable(new_metadata, new_protocol, honours)
+    try:
+        check_table_writable(new_metadata, new_protocol, honours)
+    except InvalidActionError as error:
+        raise reject_for(Rule.PROTOCOL, error) from error
     facts = facts_of(new_metadata, new_protocol)
     was_append_only = not first and _append_only(metadata, protocol)
     _check_domains(commit.domains, facts)
