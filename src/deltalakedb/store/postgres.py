@@ -4,7 +4,9 @@ Differences from the other engines, and why:
 
 - Its text cannot hold NUL, which Delta's strings may. NUL is stored as U+E000 '0' and U+E000 itself
   as U+E000 '1'; both ways are exact, and text without those two characters is stored as it is.
-  Columns of type JSON keep their text, where NUL is written as an escape sequence anyway.
+  Columns of type JSON keep their text, where NUL is written as an escape sequence anyway. Those
+  of type JSONB cannot hold every number: one that is too great or too fine becomes a string. Only
+  copies of what a JSON column holds exactly have numbers at all.
 - Waiting for a lock ends by `lock_timeout`; idle connections may be dead after a server restart, so
   a transaction that cannot even begin is begun again on a new connection.
 - More than a few rows go in by COPY.
@@ -12,12 +14,13 @@ Differences from the other engines, and why:
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ClassVar, LiteralString
 
+from deltalakedb.actions.jsonvalue import dumps, loads
 from deltalakedb.errors import (
     CatalogBusyError,
     CatalogConnectionLostError,
@@ -48,6 +51,9 @@ if TYPE_CHECKING:
     from deltalakedb.store.url import CatalogUrl, Engine
 
 _FEW_ROWS = 64
+# The digits that JSONB's numbers have before and after the point; others are stored as text.
+_GREATEST, _FINEST = 131_072, 16_383
+_FAR_EXPONENT = re.compile(r"[0-9]e-?[0-9]{5}")
 _MIGRATION_LOCK = 0x64_6C_64_62  # "dldb"
 _ESCAPE = "\ue000"
 _ESCAPED = re.compile(f"{_ESCAPE}([01])")
@@ -146,8 +152,13 @@ class _Encoded(str):
 
 
 def _encode_map(document: str) -> str:
-    if "\\u0000" in document or _ESCAPE in document:
-        return json.dumps(_encode_json(json.loads(document)), ensure_ascii=False)
+    if (
+        "\\u0000" in document
+        or _ESCAPE in document
+        or len(document) > _FINEST
+        or _FAR_EXPONENT.search(document)
+    ):
+        return dumps(_encode_json(loads(document)))
     return document
 
 
@@ -158,7 +169,13 @@ def _encode_json(value: Any) -> Any:
         return [_encode_json(item) for item in value]
     if isinstance(value, dict):
         return {_encode(key): _encode_json(item) for key, item in value.items()}
+    if isinstance(value, Decimal) and not _is_numeric(value):
+        return str(value)
     return value
+
+
+def _is_numeric(value: Decimal) -> bool:
+    return value.adjusted() < _GREATEST and int(value.as_tuple().exponent) >= -_FINEST
 
 
 class PostgresDialect(Dialect):
