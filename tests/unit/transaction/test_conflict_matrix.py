@@ -68,71 +68,71 @@ OURS: dict[str, tuple[ReadSet, list[Action]]] = {
 }
 
 WINNERS: dict[str, list[Action]] = {
-    "blind1": [info(blind=True), _file("w", 1)],
-    "blind2": [info(blind=True), _file("w", 2)],
-    "append": [info(), _file("w", 1)],
-    "overwr": [info(), remove("f1"), remove("f2"), _file("w", 1)],
-    "del f1": [info("DELETE"), remove("f1")],
-    "del f9": [info("DELETE"), remove("f9")],
+    "bld1": [info(blind=True), _file("w", 1)],
+    "bld2": [info(blind=True), _file("w", 2)],
+    "app1": [info(), _file("w", 1)],
+    "over": [info(), remove("f1"), remove("f2"), _file("w", 1)],
+    "del1": [info("DELETE"), remove("f1")],
+    "del9": [info("DELETE"), remove("f9")],
     "meta": [info("ADD COLUMNS"), WIDER],
     "dv": [info("UPGRADE PROTOCOL"), VECTORS],
-    "constr": [info("UPGRADE PROTOCOL"), CONSTRAINTS],
-    "optim": [info("OPTIMIZE"), remove("f1", data_change=False), _file("b", 1, data_change=False)],
-    "txn a": [info("STREAMING UPDATE", blind=True), _file("w", 3), Txn("a", 6)],
-    "txn b": [info("STREAMING UPDATE", blind=True), _file("w", 3), Txn("b", 6)],
-    "dom d": [info(blind=True), _file("w", 3), DomainMetadata("d", "{}", removed=False)],
-    "dom e": [info(blind=True), _file("w", 3), DomainMetadata("e", "{}", removed=False)],
+    "chk": [info("UPGRADE PROTOCOL"), CONSTRAINTS],
+    "opti": [info("OPTIMIZE"), remove("f1", data_change=False), _file("b", 1, data_change=False)],
+    "txnA": [info("STREAMING UPDATE", blind=True), _file("w", 3), Txn("a", 6)],
+    "txnB": [info("STREAMING UPDATE", blind=True), _file("w", 3), Txn("b", 6)],
+    "domD": [info(blind=True), _file("w", 3), DomainMetadata("d", "{}", removed=False)],
+    "domE": [info(blind=True), _file("w", 3), DomainMetadata("e", "{}", removed=False)],
 }
 
 # Rows: what we do. Columns: what won. A dot: both commits stand; a letter: an error of ERRORS.
 SERIALIZABLE = """
-                           blind1 blind2 append overwr del f1 del f9 meta   dv     constr optim  txn a  txn b  dom d  dom e
-append                     .      .      .      .      .      .      M      .      P      .      .      .      .      .
-append after reading day 1 A      .      A      A      R      .      M      .      P      A      .      .      .      .
-overwrite                  A      A      A      A      R      R      M      .      P      A      A      A      A      A
-delete f1 of day 1         A      .      A      A      R      .      M      .      P      A      .      .      .      .
-remove f1 unread           .      .      .      D      D      .      M      .      P      D      .      .      .      .
-set metadata               .      .      .      .      .      .      M      .      P      .      .      .      .      .
-replace table              A      A      A      A      R      R      M      .      P      A      A      A      A      A
-set protocol               .      .      .      .      .      .      M      P      P      .      .      .      .      .
-optimize f1 of day 1       .      .      .      R      R      .      M      .      P      R      .      .      .      .
-append with txn a          .      .      .      .      .      .      M      .      P      .      T      .      .      .
-append after reading txn a .      .      .      .      .      .      M      .      P      .      T      .      .      .
-append with domain d       .      .      .      .      .      .      M      .      P      .      .      .      T      .
+                           bld1 bld2 app1 over del1 del9 meta dv   chk  opti txnA txnB domD domE
+append                     .    .    .    .    .    .    M    .    P    .    .    .    .    .
+append after reading day 1 A    .    A    A    R    .    M    .    P    A    .    .    .    .
+overwrite                  A    A    A    A    R    R    M    .    P    A    A    A    A    A
+delete f1 of day 1         A    .    A    A    R    .    M    .    P    A    .    .    .    .
+remove f1 unread           .    .    .    D    D    .    M    .    P    D    .    .    .    .
+set metadata               .    .    .    .    .    .    M    .    P    .    .    .    .    .
+replace table              A    A    A    A    R    R    M    .    P    A    A    A    A    A
+set protocol               .    .    .    .    .    .    M    P    P    .    .    .    .    .
+optimize f1 of day 1       .    .    .    R    R    .    M    .    P    R    .    .    .    .
+append with txn a          .    .    .    .    .    .    M    .    P    .    T    .    .    .
+append after reading txn a .    .    .    .    .    .    M    .    P    .    T    .    .    .
+append with domain d       .    .    .    .    .    .    M    .    P    .    .    .    T    .
 """
 
 # Blind appends of others no longer count as missed, unless we change the metadata.
 WRITE_SERIALIZABLE = """
-                           blind1 blind2 append overwr del f1 del f9 meta   dv     constr optim  txn a  txn b  dom d  dom e
-append                     .      .      .      .      .      .      M      .      P      .      .      .      .      .
-append after reading day 1 .      .      A      A      R      .      M      .      P      A      .      .      .      .
-overwrite                  .      .      A      A      R      R      M      .      P      A      .      .      .      .
-delete f1 of day 1         .      .      A      A      R      .      M      .      P      A      .      .      .      .
-remove f1 unread           .      .      .      D      D      .      M      .      P      D      .      .      .      .
-set metadata               .      .      .      .      .      .      M      .      P      .      .      .      .      .
-replace table              A      A      A      A      R      R      M      .      P      A      A      A      A      A
-set protocol               .      .      .      .      .      .      M      P      P      .      .      .      .      .
-optimize f1 of day 1       .      .      .      R      R      .      M      .      P      R      .      .      .      .
-append with txn a          .      .      .      .      .      .      M      .      P      .      T      .      .      .
-append after reading txn a .      .      .      .      .      .      M      .      P      .      T      .      .      .
-append with domain d       .      .      .      .      .      .      M      .      P      .      .      .      T      .
+                           bld1 bld2 app1 over del1 del9 meta dv   chk  opti txnA txnB domD domE
+append                     .    .    .    .    .    .    M    .    P    .    .    .    .    .
+append after reading day 1 .    .    A    A    R    .    M    .    P    A    .    .    .    .
+overwrite                  .    .    A    A    R    R    M    .    P    A    .    .    .    .
+delete f1 of day 1         .    .    A    A    R    .    M    .    P    A    .    .    .    .
+remove f1 unread           .    .    .    D    D    .    M    .    P    D    .    .    .    .
+set metadata               .    .    .    .    .    .    M    .    P    .    .    .    .    .
+replace table              A    A    A    A    R    R    M    .    P    A    A    A    A    A
+set protocol               .    .    .    .    .    .    M    P    P    .    .    .    .    .
+optimize f1 of day 1       .    .    .    R    R    .    M    .    P    R    .    .    .    .
+append with txn a          .    .    .    .    .    .    M    .    P    .    T    .    .    .
+append after reading txn a .    .    .    .    .    .    M    .    P    .    T    .    .    .
+append with domain d       .    .    .    .    .    .    M    .    P    .    .    .    T    .
 """
 
 # Added files never count as missed; removed ones still do.
 SNAPSHOT = """
-                           blind1 blind2 append overwr del f1 del f9 meta   dv     constr optim  txn a  txn b  dom d  dom e
-append                     .      .      .      .      .      .      M      .      P      .      .      .      .      .
-append after reading day 1 .      .      .      R      R      .      M      .      P      R      .      .      .      .
-overwrite                  .      .      .      R      R      R      M      .      P      R      .      .      .      .
-delete f1 of day 1         .      .      .      R      R      .      M      .      P      R      .      .      .      .
-remove f1 unread           .      .      .      D      D      .      M      .      P      D      .      .      .      .
-set metadata               .      .      .      .      .      .      M      .      P      .      .      .      .      .
-replace table              .      .      .      R      R      R      M      .      P      R      .      .      .      .
-set protocol               .      .      .      .      .      .      M      P      P      .      .      .      .      .
-optimize f1 of day 1       .      .      .      R      R      .      M      .      P      R      .      .      .      .
-append with txn a          .      .      .      .      .      .      M      .      P      .      T      .      .      .
-append after reading txn a .      .      .      .      .      .      M      .      P      .      T      .      .      .
-append with domain d       .      .      .      .      .      .      M      .      P      .      .      .      T      .
+                           bld1 bld2 app1 over del1 del9 meta dv   chk  opti txnA txnB domD domE
+append                     .    .    .    .    .    .    M    .    P    .    .    .    .    .
+append after reading day 1 .    .    .    R    R    .    M    .    P    R    .    .    .    .
+overwrite                  .    .    .    R    R    R    M    .    P    R    .    .    .    .
+delete f1 of day 1         .    .    .    R    R    .    M    .    P    R    .    .    .    .
+remove f1 unread           .    .    .    D    D    .    M    .    P    D    .    .    .    .
+set metadata               .    .    .    .    .    .    M    .    P    .    .    .    .    .
+replace table              .    .    .    R    R    R    M    .    P    R    .    .    .    .
+set protocol               .    .    .    .    .    .    M    P    P    .    .    .    .    .
+optimize f1 of day 1       .    .    .    R    R    .    M    .    P    R    .    .    .    .
+append with txn a          .    .    .    .    .    .    M    .    P    .    T    .    .    .
+append after reading txn a .    .    .    .    .    .    M    .    P    .    T    .    .    .
+append with domain d       .    .    .    .    .    .    M    .    P    .    .    .    T    .
 """
 
 
