@@ -1,7 +1,8 @@
 """The commits that came between the version a transaction started from and the head.
 
 Only what the conflict rules will look at is read: a blind append never looks at the files that
-others added or removed, however many there are.
+others added, however many there are. What they removed it does look at, where they removed
+anything: a path that it adds might be one of them, and must not come back.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ def load_winners(
     actions: dict[int, list[Action]] = defaultdict(list)
     for version, action in store.control_actions_after(session, table_id, after):
         actions[version].append(action)
+    decode = session.decode_text
     if not attempt.is_blind_append:
-        decode = session.decode_text
         for version, path, values, data_change in session.run(
             "adds_after", table_id=table_id, version=after
         ):
@@ -42,6 +43,7 @@ def load_winners(
             actions[version].append(
                 AddFile(decode(path), partition_values, 0, 0, bool(data_change))
             )
+    if any(record.counts.num_removes for record in records):
         for version, path, data_change in session.run(
             "removes_after", table_id=table_id, version=after
         ):
