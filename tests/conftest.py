@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["fix_postgres", "fix_store"]
+pytest_plugins = ["fix_postgres", "fix_store", "fix_lake"]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SOAK = os.environ.get("DELTALAKEDB_SOAK") == "1"
