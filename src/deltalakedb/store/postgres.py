@@ -375,6 +375,12 @@ def _translate(
         )
     if state.startswith("23"):
         return CatalogConstraintError(f"{url.display} refused a row", why=reason)
+    if state == "54000":
+        return CatalogConstraintError(
+            f"{url.display} cannot index a text that is so long",
+            why=reason,
+            fix="Shorten the path, name, appId or domain: about 2600 bytes are always accepted",
+        )
     if state == "42501":
         return CatalogPermissionError(
             f"The database role of {url.display} may not do this",

@@ -29,6 +29,7 @@ from deltalakedb.errors import (
     ConfigurationError,
     CorruptCatalogError,
     DeltaLakeDbError,
+    InvalidActionError,
 )
 from deltalakedb.store.dialect import Dialect, Row, Session
 from deltalakedb.store.pool import Pool
@@ -74,6 +75,13 @@ class SqliteSession(Session):
                 statement = ""
 
     def array(self, values: Sequence[str]) -> object:
+        # json_each() ends a text at NUL: it would name another file, or none, and nobody notice.
+        if any("\0" in value for value in values):
+            raise InvalidActionError(
+                "A path or deletion vector has a NUL character in its name",
+                why="No file can have such a name, and SQLite cannot look for it",
+                fix="Correct the action",
+            )
         return json.dumps(values, ensure_ascii=False)
 
     def insert(self, relation: Relation, rows: Sequence[Row]) -> None:
