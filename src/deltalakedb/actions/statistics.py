@@ -117,6 +117,9 @@ def encode_stats(
 
     `columns` limits the output to these leaf columns (see `covered_columns`). Order of keys is
     that of the schema. Raises `InvalidSchemaError` where a bound is no value of its column.
+
+    A column of floats that contains NaN should come without its maximum: engines sort NaN above
+    every number, and a smaller maximum would hide those rows.
     """
     wanted = None if columns is None else set(columns)
     leaves = [
