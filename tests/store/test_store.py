@@ -22,8 +22,10 @@ from deltalakedb.actions import (
 )
 from deltalakedb.errors import CatalogConstraintError
 from deltalakedb.store import Counts, Store, TableRecord, VersionRecord, account
+from deltalakedb.store.dialect import Session
 from deltalakedb.store.records import ActiveFilesProblem
 from deltalakedb.store.relations import LIVE, RELATIONS
+from deltalakedb.store.url import Engine
 
 from fix_store import append, commit, new_table, payload_of
 
@@ -226,7 +228,7 @@ def test_protocol_and_metadata_are_those_of_the_version(store: Store) -> None:
 def test_an_exception_leaves_nothing_of_the_transaction(store: Store) -> None:
     table_id = new_table(store, actions=[add("a")])
     before = row_counts(store)
-    with pytest.raises(ZeroDivisionError), store.write() as session:
+    with pytest.raises(ZeroDivisionError), store.write() as session:  # noqa: PT012 - its end matters
         append(store, session, table_id, [CommitInfo(), add("b"), remove("a"), Txn("x", 1)])
         store.register(session, record())
         raise ZeroDivisionError
@@ -302,11 +304,24 @@ def test_removing_what_is_not_live_changes_no_interval(store: Store) -> None:
     assert not problems(store, table_id)
 
 
-def test_a_logical_file_is_never_live_twice(store: Store) -> None:
+def test_a_logical_file_is_never_live_twice(store: Store, engine: Engine) -> None:
     table_id = new_table(store, actions=[add("a")])
+    if engine != "duckdb":
+        with pytest.raises(CatalogConstraintError), store.write() as session:
+            append_without_closing(store, session, table_id)
+        return
+    # DuckDB keeps no key on this derived relation (see docs/schema.md); the check finds it.
+    with store.write() as session:
+        append_without_closing(store, session, table_id)
+    assert problems(store, table_id) == [
+        ActiveFilesProblem("extra", "a", "", 0, LIVE),
+        ActiveFilesProblem("missing", "a", "", 0, 1),
+    ]
+
+
+def append_without_closing(store: Store, session: Session, table_id: str) -> None:
     forgetful = VersionRecord(table_id=table_id, version=1, committed_at=1, recorded_at=1)
-    with pytest.raises(CatalogConstraintError), store.write() as session:
-        store.append_version(session, forgetful, [add("a")], payload=payload_of([]), closing=[])
+    store.append_version(session, forgetful, [add("a")], payload=payload_of([]), closing=[])
 
 
 def test_live_among_tells_the_live_files_of_the_given_paths_only(store: Store) -> None:
@@ -487,9 +502,7 @@ histories = st.lists(
 )
 
 
-def replayed(
-    live: dict[LogicalFile, int], changes: Mapping[LogicalFile, str], version: int
-) -> None:
+def replay(live: dict[LogicalFile, int], changes: Mapping[LogicalFile, str], version: int) -> None:
     for file, kind in changes.items():
         if kind == "add":
             live[file] = version
@@ -515,7 +528,7 @@ def test_every_form_of_the_question_has_the_same_answer_at_every_version(
     live: dict[LogicalFile, int] = {}
     with store.read() as session:
         for version, changes in enumerate([{}, *history]):
-            replayed(live, changes, version)
+            replay(live, changes, version)
             expected = sorted(
                 (path, f"u{dv}" if dv else "", added, added) for (path, dv), added in live.items()
             )
