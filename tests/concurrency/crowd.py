@@ -1,0 +1,108 @@
+"""Writers and readers that work on one catalog at the same time, and the proof afterwards."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from concurrency.checker import Report, check
+from concurrency.journal import Journal, Outcome, Story, read_journal, read_journals
+from concurrency.nursery import Child, Nursery
+from concurrency.workload import create_tables
+from concurrency.writer import legitimate
+from deltalakedb.lake import Lake
+
+
+class Crowd:
+    """The workers of one test. Each life of a worker has a journal of its own."""
+
+    def __init__(self, nursery: Nursery, folder: Path) -> None:
+        self.nursery = nursery
+        self._folder = folder
+        self._stop = folder / "stop"
+        self._journals = folder / "journals"
+        self._journals.mkdir()
+        self._running: dict[str, Child] = {}
+        self._lives: dict[str, int] = {}
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for child in self._running.values():
+            child.kill()
+            child.wait()
+
+    def settle(self, url: str) -> None:
+        """Create the tables."""
+        self.url = url
+        with Lake.connect(url) as lake:
+            create_tables(lake, Journal(self._journals / "founder.jsonl"), self._folder)
+
+    def journal(self, name: str) -> Path:
+        """A new journal for a worker of that name, who may have lived before."""
+        self._lives[name] = self._lives.get(name, 0) + 1
+        return self._journals / f"{name}.{self._lives[name]}.jsonl"
+
+    def job(self, run: str, name: str, **options: Any) -> dict[str, Any]:
+        """The work of one worker."""
+        journal, stop = str(self.journal(name)), str(self._stop)
+        return {"run": run, "url": self.url, "journal": journal, "stop": stop, **options}
+
+    def start(self, name: str, job: dict[str, Any]) -> None:
+        """Start a worker, or a whole process of them."""
+        self._running[name] = self.nursery.start(job)
+
+    def kill(self, name: str) -> None:
+        """End a worker with SIGKILL, and wait until it is gone."""
+        child = self._running.pop(name)
+        child.kill()
+        status = child.wait()
+        assert status == -9, f"{name} ended with {status}:\n{self.nursery.log.read_text()}"
+
+    @property
+    def stories(self) -> Sequence[Story]:
+        """What the journals say so far."""
+        return read_journals(self._journals.iterdir())
+
+    def finish(self) -> None:
+        """Let everybody come to an end."""
+        self._stop.touch()
+        for name, child in self._running.items():
+            status = child.wait()
+            assert status == 0, f"{name} ended with {status}:\n{self.nursery.log.read_text()}"
+        self._running.clear()
+
+    def wait_for(self, seconds: float, enough: Callable[[Sequence[Story]], bool]) -> None:
+        """Let them work for some time, and longer on a slow machine, until it was enough."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline or not enough(self.stories):
+            time.sleep(0.2)
+            for name, child in self._running.items():
+                assert child.status is None, f"{name} ended:\n{self.nursery.log.read_text()}"
+
+    def prove(self) -> Report:
+        """Check everything; the journals must hold no refusal that Delta's rules do not know."""
+        report = check(self.url, list(self._journals.iterdir()))
+        for story in self.stories:
+            for one in story.tries:
+                if one.outcome is Outcome.REFUSED and not legitimate(
+                    one.operation, one.error, one.parts
+                ):
+                    report.problems.append(
+                        f"{one.key} ({one.operation}) met {one.error}: {one.message}"
+                    )
+        assert report.problems == [], f"{len(report.problems)} problems; {report}"
+        return report
+
+
+def acknowledged(path: Path) -> int:
+    """How many commits of one journal succeeded."""
+    return read_journal(path).count(Outcome.ACKNOWLEDGED)
