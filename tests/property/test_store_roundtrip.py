@@ -270,6 +270,7 @@ def stored_and_read(store: Store, actions: Sequence[Action]) -> list[Action]:
     table_id = new_table(store, actions=actions)
     with store.read() as session:
         again = store.actions_of(session, table_id, 0)
+        assert not store.check_active_files(session, table_id)
         live = live_files(store, table_id)
         query = store.dialect.sql("SELECT payload FROM dl_mirror_status WHERE table_id = :table_id")
         ((payload,),) = session.execute(query, {"table_id": table_id})

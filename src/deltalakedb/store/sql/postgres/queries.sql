@@ -24,13 +24,13 @@ WHERE f.table_id = :table_id AND f.path = gone.path AND f.dv_id = gone.dv_id
 WITH expected AS (
     SELECT path, dv_id, added_version, removed_version, size_bytes, modification_time,
            data_change, partition_values::jsonb AS partition_values, stats, tags::jsonb AS tags,
-           deletion_vector::jsonb AS deletion_vector, base_row_id, default_row_commit_version,
+           deletion_vector::text AS deletion_vector, base_row_id, default_row_commit_version,
            clustering_provider, extra::text AS extra
     FROM vw_ledger_intervals WHERE table_id = :table_id
 ), kept AS (
     SELECT path, dv_id, added_version, removed_version, size_bytes, modification_time,
            data_change, partition_values::jsonb AS partition_values, stats, tags::jsonb AS tags,
-           deletion_vector::jsonb AS deletion_vector, base_row_id, default_row_commit_version,
+           deletion_vector::text AS deletion_vector, base_row_id, default_row_commit_version,
            clustering_provider, extra::text AS extra
     FROM dl_active_files WHERE table_id = :table_id
 )
