@@ -6,6 +6,8 @@ An error never carries a password: whatever comes from a URL passes through `sto
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class DeltaLakeDbError(Exception):
     """The root: `what` failed, `why`, and the `fix` a person can apply."""
@@ -16,8 +18,22 @@ class DeltaLakeDbError(Exception):
         self.fix = fix
         super().__init__(what, why, fix)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors cross process borders (Spark workers, multiprocessing); constructors with
+        # keyword-only arguments would be called with positional ones there.
+        return _restore, (type(self), self.args, self.__dict__.copy())
+
     def __str__(self) -> str:
         return " ".join(_sentence(part) for part in (self.what, self.why, self.fix) if part)
+
+
+def _restore(
+    kind: type[DeltaLakeDbError], args: tuple[Any, ...], state: dict[str, Any]
+) -> DeltaLakeDbError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 def _sentence(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions import Action, AddFile, CommitInfo, RemoveFile
@@ -102,7 +102,7 @@ class VersionRecord:
             None if self.commit_info is None else dumps(info.fields),
             self.commit_uuid,
             self.transaction_id,
-            *astuple(self.counts),
+            *_counts_row(self.counts),
             self.recorded_at,
         )
 
@@ -170,6 +170,18 @@ def account(
             live_files -= 1
             live_bytes -= live[key]
     return Counts(total, adds, removes, bytes_added, bytes_removed, live_files, live_bytes), closing
+
+
+def _counts_row(counts: Counts) -> Row:
+    return (
+        counts.num_actions,
+        counts.num_adds,
+        counts.num_removes,
+        counts.bytes_added,
+        counts.bytes_removed,
+        counts.live_files,
+        counts.live_bytes,
+    )
 
 
 def _json(value: Mapping[str, Any] | None) -> str | None:

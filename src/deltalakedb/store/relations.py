@@ -27,9 +27,12 @@ class Kind(Enum):
     STATE = "state"  # PENDING, FAILED, SUCCEEDED
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Relation:
-    """A relation and its columns, in the order rows are written and read."""
+    """A relation and its columns, in the order rows are written and read.
+
+    There is one value for each relation, so identity is equality, and hashing is free.
+    """
 
     name: str
     columns: tuple[str, ...]

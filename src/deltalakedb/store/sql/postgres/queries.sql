@@ -6,17 +6,19 @@ SELECT 1 WHERE to_regclass('dl_schema_migrations') IS NOT NULL;
 
 -- name: live_among
 -- Which of the given paths have a live file, with what the commit needs to account for them.
+-- The expression around removed_version keeps the planner from reading all live files for each
+-- path: with equalities on both indexes and no statistics yet, it may choose the wrong one.
 SELECT f.path, f.dv_id, f.size_bytes
 FROM unnest(:paths::text[]) AS wanted(path)
 JOIN dl_active_files AS f
-  ON f.table_id = :table_id AND f.path = wanted.path AND f.removed_version = 9223372036854775807;
+  ON f.table_id = :table_id AND f.path = wanted.path AND f.removed_version + 0 = 9223372036854775807;
 
 -- name: close_files
 -- End the interval of live files, given as parallel lists.
 UPDATE dl_active_files AS f SET removed_version = :version
 FROM unnest(:paths::text[], :dv_ids::text[]) AS gone(path, dv_id)
 WHERE f.table_id = :table_id AND f.path = gone.path AND f.dv_id = gone.dv_id
-  AND f.removed_version = 9223372036854775807;
+  AND f.removed_version + 0 = 9223372036854775807;
 
 -- name: compare_active_files
 -- Intervals of the ledger that dl_active_files lacks ('missing'), and rows it has beyond them
