@@ -124,8 +124,11 @@ def _unset(match: re.Match[str], url: str) -> InvalidUrlError:
 
 
 def _safe_characters(url: str, match: re.Match[str]) -> str:
-    """What a value may bring along as it is: a path its slashes, a host its port."""
-    return {"user": "", "host": ":,[]", "path": "/", "options": ""}[_part(url, match)]
+    """What a value may bring along as it is: a file its folders, a host its port."""
+    is_file = not url.lower().startswith("postgres")
+    return {"user": "", "host": ":,[]", "path": "/" if is_file else "", "options": ""}[
+        _part(url, match)
+    ]
 
 
 def _part(url: str, match: re.Match[str]) -> Literal["user", "host", "path", "options"]:
@@ -239,7 +242,7 @@ def _options(query: str) -> dict[str, str]:
         )
     except ValueError:
         pairs = None
-    if pairs is None:
+    if pairs is None or any(not name for name, _ in pairs):
         raise InvalidUrlError(
             "The options after '?' in the catalog URL cannot be read",
             fix="Write them as name=value, joined by '&'; a '?' elsewhere is written %3F",
