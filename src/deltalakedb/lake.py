@@ -16,7 +16,7 @@ from deltalakedb.table import Table
 from deltalakedb.telemetry import Metrics
 from deltalakedb.transaction import change_table
 from deltalakedb.transaction.commit import Committer
-from deltalakedb.transaction.open import AnyAction, OpenChange
+from deltalakedb.transaction.open import AnyAction, OpenChange, check_app_txn
 from deltalakedb.transaction.state import load_state
 
 if TYPE_CHECKING:
@@ -225,22 +225,23 @@ class TransactionTable:
         enforced: Iterable[str] = (),
     ) -> None:
         """Add actions to this table's part of the transaction."""
-        self._change.add(
+        change = self._change
+        if app_txn is not None:
+            check_app_txn(app_txn)
+            if change.app_txn is not None:
+                raise ConfigurationError(
+                    f"Table {change.table.name!r} has an app transaction already",
+                    fix="Pass app_txn once for each table of a transaction",
+                )
+        change.depend(read=read, enforced=enforced)
+        change.add(
             actions,
             operation=operation,
             parameters=operation_parameters,
             metrics=operation_metrics,
         )
-        if read is not None:
-            self._change.reads.append(read)
-        self._change.enforced |= frozenset(enforced)
         if app_txn is not None:
-            if self._change.app_txn is not None:
-                raise ConfigurationError(
-                    f"Table {self._change.table.name!r} has an app transaction already",
-                    fix="Pass app_txn once for each table of a transaction",
-                )
-            self._change.use_app_txn(app_txn, self._store.clock.now_ms())
+            change.use_app_txn(app_txn, self._store.clock.now_ms())
 
     def snapshot(self) -> Snapshot:
         """The table at the version this transaction started from."""

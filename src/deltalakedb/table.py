@@ -116,12 +116,9 @@ class Table:
             parameters=operation_parameters,
             metrics=operation_metrics,
         )
-        if read is not None:
-            gathered.reads.append(read)
+        gathered.depend(read=read, expected_version=expected_version, enforced=enforced)
         if app_txn is not None:
             gathered.use_app_txn(app_txn, self._store.clock.now_ms())
-        gathered.expected_version = expected_version
-        gathered.enforced = frozenset(enforced)
         return self._commit(gathered.change())
 
     def set_properties(self, properties: Mapping[str, str]) -> Committed:

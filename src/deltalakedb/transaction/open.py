@@ -8,7 +8,7 @@ from typing import Any
 
 from deltalakedb.actions import Action, CommitInfo, Txn
 from deltalakedb.actions.codec import as_action
-from deltalakedb.errors import CommitRejectedError, ConfigurationError
+from deltalakedb.errors import CommitRejectedError, ConfigurationError, InvalidActionError
 from deltalakedb.store import TableRecord
 from deltalakedb.transaction.attempt import ReadSet, merge_read_sets
 from deltalakedb.transaction.change import AppTxn, Change
@@ -42,21 +42,42 @@ class OpenChange:
         metrics: Mapping[str, Any] | None = None,
     ) -> None:
         """More actions; the operation of several additions is that of the first."""
-        for given in actions:
+        _check_operation(operation, parameters, metrics)
+        # All or none of them: a caller may catch the error and go on with the transaction.
+        added: list[Action] = []
+        info = self.info
+        for given in _each(actions):
             action = as_action(given)
             if isinstance(action, CommitInfo):
-                if self.info:
+                if info:
                     raise CommitRejectedError(
                         "The commit has two commitInfo actions",
                         rule="one-commit-info",
                         fix="Pass one, or none: deltalakedb writes its own",
                     )
-                self.info = dict(action.fields)
+                info = dict(action.fields)
             else:
-                self.actions.append(action)
+                added.append(action)
+        self.actions += added
+        self.info = info
         self.operation = self.operation or operation
         self.parameters.update(parameters or {})
         self.metrics.update(metrics or {})
+
+    def depend(
+        self,
+        *,
+        read: ReadSet | None = None,
+        expected_version: int | None = None,
+        enforced: Iterable[str] = (),
+    ) -> None:
+        """What the actions were made from, and what the caller vouches for."""
+        _check_dependence(read, expected_version, enforced)
+        if read is not None:
+            self.reads.append(read)
+        if expected_version is not None:
+            self.expected_version = expected_version
+        self.enforced |= frozenset(enforced)
 
     def use_app_txn(self, app_txn: AppTxn, now: int) -> None:
         """Make the commit idempotent under an application's own version."""
@@ -79,6 +100,52 @@ class OpenChange:
             expected_version=self.expected_version,
             enforced=self.enforced,
         )
+
+
+def _each(actions: object) -> Iterable[Any]:
+    """The actions one by one; a single action, or text, is no list of them."""
+    if isinstance(actions, (str, bytes, Mapping)) or not isinstance(actions, Iterable):
+        raise InvalidActionError(
+            f"The actions of a commit are a list, and not {_shown(actions)}",
+            fix='Pass a list of actions, e.g. [{"add": {…}}]',
+        )
+    return actions
+
+
+def _check_operation(operation: object, parameters: object, metrics: object) -> None:
+    if not isinstance(operation, str) or not operation.strip():
+        raise ConfigurationError(
+            f"operation={_shown(operation)} is no name of an operation",
+            fix="Say in a word what the commit does, e.g. 'WRITE'",
+        )
+    for name, given in (("operation_parameters", parameters), ("operation_metrics", metrics)):
+        if given is not None and not isinstance(given, Mapping):
+            raise ConfigurationError(
+                f"{name}={_shown(given)} is no mapping",
+                fix='Pass names and values, e.g. {"mode": "Append"}',
+            )
+
+
+def _check_dependence(read: object, expected_version: object, enforced: object) -> None:
+    if read is not None and not isinstance(read, ReadSet):
+        raise ConfigurationError(
+            f"read={_shown(read)} does not say what was read",
+            fix="Pass a ReadSet, e.g. ReadSet(whole_table=True)",
+        )
+    if expected_version is not None and type(expected_version) is not int:
+        raise ConfigurationError(
+            f"expected_version={_shown(expected_version)} is no version",
+            fix="Pass a whole number, e.g. table.version",
+        )
+    if isinstance(enforced, str) or not isinstance(enforced, Iterable):
+        raise ConfigurationError(
+            f"enforced={_shown(enforced)} is no collection of feature names",
+            fix="Pass a set, e.g. {'checkConstraints'}",
+        )
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:200]
 
 
 def check_app_txn(app_txn: object) -> AppTxn:
