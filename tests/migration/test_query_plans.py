@@ -1,0 +1,281 @@
+"""The documented queries are served by the intended indexes, on Postgres and on SQLite.
+
+With the statistics of real rows, and every scan allowed: the planner chooses. One table of 5,000
+files lies beside ten others, as in a catalog that is in use. (DuckDB has no such indexes: its zone
+maps serve ranges, and its plans do not name them.)
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from deltalakedb.clock import ManualClock
+from deltalakedb.store.dialect import Dialect, Row, Session
+from deltalakedb.store.migrate import Migrator
+from deltalakedb.store.queries import load_queries
+from deltalakedb.store.relations import (
+    ACTIVE_FILES,
+    ADD_FILES,
+    HEADS,
+    LIVE,
+    METADATA_UPDATES,
+    MIRROR_STATUS,
+    PROTOCOL_UPDATES,
+    REMOVE_FILES,
+    TABLES,
+    TXN_ACTIONS,
+    VERSIONS,
+)
+from deltalakedb.store.url import Engine, parse_url
+from migration.conftest import DIALECTS
+from migration.test_schema_docs import queries
+
+from postgres_server import PostgresServer
+
+TABLE_ID = str(UUID(int=0xF11E << 64))
+COMMITS = 500
+OTHERS = 10
+FILES_PER_COMMIT = 10
+HEAD = COMMITS - 1
+TRANSACTION = str(UUID(int=0x7A << 64))
+
+DOCUMENTED: dict[str, list[set[str]]] = {
+    # Section of docs/schema.md: for each of its queries, the indexes that its plan must name.
+    "The head": [{"dl_table_heads_pkey"}],
+    "Files at a version": [
+        {"dl_active_files_interval"},
+        {"dl_table_versions_pkey"},
+        {"dl_remove_files_path", "dl_add_files_path"},
+        {"dl_active_files_pkey"},
+    ],
+    "The history of a path": [{"dl_add_files_path"}, {"dl_remove_files_path"}],
+    "Time travel by timestamp": [{"dl_table_versions_committed_at"}],
+    "Schema, protocol, and the progress of an application at a version": [
+        {"dl_metadata_updates_pkey"},
+        {"dl_protocol_updates_pkey"},
+        {"dl_txn_actions_app"},
+    ],
+    "Files of a partition": [{"dl_active_files_interval"}, {"dl_add_files_partition_values"}],
+    "Optimistic concurrency": [{"dl_table_heads_pkey"}],
+    "What the mirror still has to do": [{"dl_mirror_status_backlog"}],
+}
+# Where a planner rightly does otherwise, or where the page warns of it: catalog, section, query.
+EXCEPTIONS: dict[tuple[str, str, int], set[str]] = {
+    # All files of both relations are joined: by hash, from the keys.
+    ("postgres", "Files at a version", 2): {"dl_add_files_pkey", "dl_remove_files_pkey"},
+    # The page says to run ANALYZE first.
+    ("sqlite", "Files at a version", 2): set(),
+    # Half of the files are live: following the key saves the sorting.
+    ("sqlite analysed", "Files at a version", 0): {"dl_active_files_pkey"},
+    ("sqlite analysed", "Files of a partition", 0): {"dl_active_files_pkey"},
+}
+NAMED = {
+    # Named queries of the store, likewise.
+    "table_by_name": {"dl_tables_name_key"},
+    "table_by_location": {"dl_tables_location_key"},
+    "table_by_id": {"dl_tables_pkey"},
+    "head": {"dl_table_heads_pkey"},
+    "advance_head": {"dl_table_heads_pkey"},
+    "read_version": {"dl_table_versions_pkey"},
+    "version_at_timestamp": {"dl_table_versions_committed_at"},
+    "live_among": {"dl_active_files_pkey"},
+    "close_files": {"dl_active_files_pkey"},
+    "adds_after": {"dl_add_files_pkey"},
+    "removes_after": {"dl_remove_files_pkey"},
+    "versions_after": {"dl_table_versions_pkey"},
+    "newest_app_txn": {"dl_txn_actions_app"},
+}
+PARAMS: dict[str, object] = {
+    "table_id": TABLE_ID,
+    "name": "t3",
+    "location": "s3://b/t3",
+    "version": HEAD,
+    "expected": HEAD,
+    "timestamp": 1_000 + HEAD // 2,
+    "path": "part-00001000",
+    "dv_id": "",
+    "limit": 100,
+    "app_id": "nobody",
+    "value": "1-17",
+}
+
+
+def files(table_id: str, commits: int) -> Iterator[tuple[Row, Row, Row | None]]:
+    """Rows of dl_add_files, dl_active_files and, for every second file, dl_remove_files."""
+    for version in range(commits):
+        for slot in range(FILES_PER_COMMIT):
+            number = version * FILES_PER_COMMIT + slot
+            path = f"part-{number * 7919 % 100_003:08d}-{number}"
+            rest: Row = (1, 1, True, f'{{"day":"1-{number % 97}"}}', "{}", *[None] * 6)
+            gone = version + 1 if slot % 2 and version + 1 < commits else None
+            yield (
+                (table_id, version, path, "", *rest),
+                (table_id, path, "", version, gone or LIVE, *rest),
+                (table_id, gone, path, "", 1, True, *[None] * 9) if gone else None,
+            )
+
+
+def fill(session: Session) -> None:
+    sizes = {TABLE_ID: COMMITS}
+    sizes |= {str(UUID(int=n)): COMMITS for n in range(1, OTHERS + 1)}
+    for table_id, commits in sizes.items():
+        rows = list(files(table_id, commits))
+        session.insert(ADD_FILES, [add for add, _, _ in rows])
+        session.insert(ACTIVE_FILES, [active for _, active, _ in rows])
+        session.insert(REMOVE_FILES, [remove for _, _, remove in rows if remove])
+        versions = range(commits)
+        session.insert(
+            VERSIONS,
+            [(table_id, v, 1_000 + v, *[None] * 7, *[1] * 8) for v in versions],
+        )
+        session.insert(
+            METADATA_UPDATES,
+            [
+                (table_id, v, "i", None, None, "parquet", "{}", "{}", [], "{}", 1, None)
+                for v in versions
+            ],
+        )
+        session.insert(PROTOCOL_UPDATES, [(table_id, v, 1, 2, None, None, None) for v in versions])
+        session.insert(
+            TXN_ACTIONS, [(table_id, v, f"app-{v % 9}", v, None, None) for v in versions]
+        )
+        session.insert(
+            MIRROR_STATUS,
+            [
+                (table_id, v, status, 1, None, "d", None, 1, 0, 1, 1)
+                for v in versions
+                for status in ["SUCCEEDED" if v < commits - 2 else "PENDING"]
+            ],
+        )
+        session.insert(HEADS, [(table_id, commits - 1)])
+    empty = [str(UUID(int=0xE << 64 | n)) for n in range(2_000)]
+    session.insert(HEADS, [(table_id, 0) for table_id in empty])
+    session.insert(
+        TABLES,
+        [(t, f"t{n}", f"s3://b/t{n}", 1, 2, "{}", 1, 1) for n, t in enumerate(empty)],
+    )
+
+
+# SQLite collects statistics only when told to: what the store needs must work without.
+@pytest.fixture(scope="module", params=["postgres", "sqlite", "sqlite analysed"])
+def catalog(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="module")
+def filled(
+    catalog: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Dialect]:
+    """A catalog in use, with the statistics that its planner would have."""
+    engine: Engine = "postgres" if catalog == "postgres" else "sqlite"
+    if engine == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        url = server.url(server.create_database())
+    else:
+        folder: Path = tmp_path_factory.mktemp("plans")
+        url = f"sqlite:///{folder}/lake.db"
+    dialect = DIALECTS[engine](parse_url(url))
+    Migrator(dialect, ManualClock()).up()
+    with dialect.write() as session:
+        fill(session)
+    if engine == "postgres":
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("VACUUM ANALYZE")
+    elif catalog == "sqlite analysed":
+        with dialect.write() as session:
+            session.script("ANALYZE;")
+        dialect.close()  # other connections have read the schema without its statistics
+        dialect = DIALECTS[engine](parse_url(url))
+    yield dialect
+    dialect.close()
+
+
+def used(dialect: Dialect, sql: str) -> tuple[set[str], str]:
+    """The indexes that the plan of a query names, and the plan."""
+    params = {k: v for k, v in PARAMS.items() if re.search(rf"(?<!:)[:(]{k}\b", sql)}
+    with dialect.write() as session:
+        params["paths"] = session.array([f"part-{n:08d}" for n in range(5)])
+        params["dv_ids"] = session.array([""] * 5)
+        if dialect.engine == "postgres":
+            answer = session.execute(f"EXPLAIN (FORMAT JSON) {sql}", params)
+            plan = json.loads(answer[0][0])[0]["Plan"]
+            return set(_indexes(plan)), json.dumps(plan, indent=1)
+        steps = [row[3] for row in session.execute(f"EXPLAIN QUERY PLAN {sql}", params)]
+    names = re.findall(r"INDEX (\w+)", " ".join(steps))
+    return {_sqlite_name(name) for name in names}, "\n".join(steps)
+
+
+def _indexes(plan: dict[str, Any]) -> Iterator[str]:
+    if "Index Name" in plan:
+        yield plan["Index Name"]
+    for below in plan.get("Plans", ()):
+        yield from _indexes(below)
+
+
+def _sqlite_name(name: str) -> str:
+    """SQLite numbers the indexes of keys; Postgres names them."""
+    key = re.fullmatch(r"sqlite_autoindex_(\w+)_(\d)", name)
+    if key is None:
+        return name
+    suffix = ["pkey", "name_key", "location_key"] if key[1] == TABLES.name else ["pkey"]
+    return f"{key[1]}_{suffix[int(key[2]) - 1]}"
+
+
+def test_documented_queries_use_the_intended_indexes(filled: Dialect, catalog: str) -> None:
+    wrong = []
+    for title, wanted in DOCUMENTED.items():
+        texts = [
+            text for name, text, engines in queries() if name == title if filled.engine in engines
+        ]
+        # What only Postgres can do comes last.
+        assert len(texts) in (len(wanted), len(wanted) - 1), title
+        for number, (text, expected) in enumerate(zip(texts, wanted, strict=False)):
+            names = EXCEPTIONS.get((catalog, title, number), expected)
+            indexes, plan = used(filled, filled.sql(text.rstrip().rstrip(";")))
+            if not names <= indexes:
+                wrong.append(f"{title}: {sorted(names)} wanted, {sorted(indexes)} used\n{plan}")
+    assert not wrong, "\n\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_queries_use_the_intended_indexes(filled: Dialect, name: str) -> None:
+    indexes, plan = used(filled, load_queries(filled.engine)[name])
+    assert indexes >= NAMED[name], plan
+
+
+def test_the_newest_version_needs_no_index_of_its_own(filled: Dialect) -> None:
+    sql = (
+        "SELECT version FROM dl_table_versions WHERE table_id = :table_id "
+        "ORDER BY version DESC LIMIT 1"
+    )
+    indexes, plan = used(filled, filled.sql(sql))
+    assert indexes == {"dl_table_versions_pkey"}
+    assert "Backward" in plan if filled.engine == "postgres" else "TEMP B-TREE" not in plan
+
+
+def test_a_multi_table_transaction_is_found_by_its_index(filled: Dialect) -> None:
+    sql = f"SELECT table_id, version FROM dl_table_versions WHERE transaction_id = '{TRANSACTION}'"
+    indexes, plan = used(filled, sql)
+    assert indexes == {"dl_table_versions_transaction"}, plan
+
+
+def test_every_secondary_index_serves_a_query_of_this_page(filled: Dialect) -> None:
+    """An index that no documented query uses has to go."""
+    with filled.read() as session:
+        rows = session.execute(
+            "SELECT indexname FROM pg_indexes WHERE schemaname = current_schema()"
+            if filled.engine == "postgres"
+            else "SELECT name FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL",
+            {},
+        )
+    secondary = {name for (name,) in rows if not name.endswith(("_pkey", "_key"))}
+    serving = {index for sets in DOCUMENTED.values() for names in sets for index in names}
+    serving |= {"dl_table_versions_transaction"}
+    assert secondary - serving == set()
