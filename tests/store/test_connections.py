@@ -23,6 +23,7 @@ from deltalakedb.actions import Txn
 from deltalakedb.errors import (
     CatalogBusyError,
     CatalogConnectionLostError,
+    CatalogConstraintError,
     CatalogError,
     CatalogPermissionError,
     CatalogUnreachableError,
@@ -180,6 +181,23 @@ def test_threads_share_one_store(store: Store) -> None:
 
     workers = [Background(lambda t=table: work(t)) for table in tables]  # type: ignore[misc]
     assert [worker.finish() for worker in workers] == [[1, 2, 3, 4, 5]] * 4
+
+
+def test_an_error_is_ours_where_it_happens_already(store: Store) -> None:
+    new_table(store, "t")
+
+    def register_again() -> None:
+        with store.write() as session:
+            record = store.table_by_name(session, "t")
+            assert record is not None
+            with pytest.raises(CatalogConstraintError):
+                store.register(session, record)
+            raise ZeroDivisionError  # the transaction is of no use any more
+
+    with pytest.raises(ZeroDivisionError):
+        register_again()
+    with pytest.raises(CatalogError), store.read() as session:
+        session.execute("SELECT * FROM nothing", {})
 
 
 FORKING = """
@@ -520,7 +538,7 @@ def test_a_failed_statement_cannot_be_committed(postgres: str, open_store: OpenS
     with (
         pytest.raises(CatalogError, match="rolled"),
         store.write() as session,
-        contextlib.suppress(psycopg.Error),
+        contextlib.suppress(CatalogError),
     ):
         session.execute("SELECT 1/0", {})
 

@@ -7,8 +7,8 @@ leave this room only as DeltaLakeDbError, classified by SQLSTATE or error code, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from deltalakedb.store.queries import load_queries, rewrite
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from deltalakedb.store.url import CatalogUrl, Engine
 
 Row = tuple[Any, ...]
+Translated = Callable[[], AbstractContextManager[None]]
+"""Inside it, a driver's error becomes one of ours."""
 
 
 class Session(ABC):
@@ -108,6 +110,4 @@ class Dialect(ABC):
 
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     _SessionContext = AbstractContextManager[Session]

@@ -35,7 +35,7 @@ from deltalakedb.errors import (
     MissingDriverError,
     TransactionAbortedError,
 )
-from deltalakedb.store.dialect import Dialect, Row, Session
+from deltalakedb.store.dialect import Dialect, Row, Session, Translated
 from deltalakedb.store.pool import Pool
 from deltalakedb.store.relations import Kind, Relation
 
@@ -141,25 +141,27 @@ class DuckdbSession(Session):
 
     engine: ClassVar[Engine] = "duckdb"
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, translated: Translated) -> None:
         self._connection = connection
+        self._translated = translated
 
     def execute(self, sql: str, params: Mapping[str, object]) -> list[Row]:
-        with _without_pandas:
+        with self._translated(), _without_pandas:
             rows = self._connection.execute(sql, params or None).fetchall()
         return [tuple(str(v) if type(v) is UUID else v for v in row) for row in rows]
 
     def execute_count(self, sql: str, params: Mapping[str, object]) -> int:
-        with _without_pandas:
+        with self._translated(), _without_pandas:
             rows = self._connection.execute(sql, params or None).fetchall()
         return int(rows[0][0]) if rows else 0
 
     def script(self, sql: str) -> None:
-        self._connection.execute(sql)
+        with self._translated():
+            self._connection.execute(sql)
 
     def insert(self, relation: Relation, rows: Sequence[Row]) -> None:
         if rows:
-            with _without_pandas:
+            with self._translated(), _without_pandas:
                 self._insert(relation, rows)
 
     def _insert(self, relation: Relation, rows: Sequence[Row]) -> None:
@@ -292,7 +294,7 @@ class DuckdbDialect(Dialect):
             with self._translated():
                 connection.execute("BEGIN TRANSACTION")
                 try:
-                    yield DuckdbSession(connection)
+                    yield DuckdbSession(connection, self._translated)
                     connection.execute("COMMIT")
                 except BaseException:
                     _rollback(connection)

@@ -33,7 +33,7 @@ from deltalakedb.errors import (
     MissingDriverError,
     TransactionAbortedError,
 )
-from deltalakedb.store.dialect import Dialect, Row, Session
+from deltalakedb.store.dialect import Dialect, Row, Session, Translated
 from deltalakedb.store.pool import Pool
 from deltalakedb.store.relations import Kind, Relation
 
@@ -68,18 +68,22 @@ class PostgresSession(Session):
 
     engine: ClassVar[Engine] = "postgres"
 
-    def __init__(self, connection: psycopg.Connection[Row]) -> None:
+    def __init__(self, connection: psycopg.Connection[Row], translated: Translated) -> None:
         self._connection = connection
+        self._translated = translated
 
     def execute(self, sql: str, params: Mapping[str, object]) -> list[Row]:
-        cursor = self._connection.execute(_literal(sql), self._encoded(params))
-        return cursor.fetchall() if cursor.description else []
+        with self._translated():
+            cursor = self._connection.execute(_literal(sql), self._encoded(params))
+            return cursor.fetchall() if cursor.description else []
 
     def execute_count(self, sql: str, params: Mapping[str, object]) -> int:
-        return self._connection.execute(_literal(sql), self._encoded(params)).rowcount
+        with self._translated():
+            return self._connection.execute(_literal(sql), self._encoded(params)).rowcount
 
     def script(self, sql: str) -> None:
-        self._connection.execute(_literal(sql))
+        with self._translated():
+            self._connection.execute(_literal(sql))
 
     def insert(self, relation: Relation, rows: Sequence[Row]) -> None:
         columns = ", ".join(relation.columns)
@@ -89,7 +93,7 @@ class PostgresSession(Session):
             if kind in (Kind.TEXT, Kind.MAP, Kind.LIST)
         ]
         rows = [_encode_row(row, coded) for row in rows]
-        with self._connection.cursor() as cursor:
+        with self._translated(), self._connection.cursor() as cursor:
             if len(rows) <= _FEW_ROWS:
                 marks = ", ".join(["%s"] * len(relation.columns))
                 statement = f"INSERT INTO {relation.name} ({columns}) VALUES ({marks})"  # noqa: S608
@@ -251,7 +255,7 @@ class PostgresDialect(Dialect):
         connection = self._begun(begin)
         try:
             with self._translated():
-                yield PostgresSession(connection)
+                yield PostgresSession(connection, self._translated)
             with self._translated(lost_at_commit):
                 self._commit(connection)
         finally:

@@ -31,7 +31,7 @@ from deltalakedb.errors import (
     DeltaLakeDbError,
     InvalidActionError,
 )
-from deltalakedb.store.dialect import Dialect, Row, Session
+from deltalakedb.store.dialect import Dialect, Row, Session, Translated
 from deltalakedb.store.pool import Pool
 from deltalakedb.store.relations import Kind, Relation
 
@@ -55,15 +55,17 @@ class SqliteSession(Session):
 
     engine: ClassVar[Engine] = "sqlite"
 
-    def __init__(self, dialect: SqliteDialect, connection: sqlite3.Connection) -> None:
-        self._dialect = dialect
+    def __init__(self, connection: sqlite3.Connection, translated: Translated) -> None:
         self._connection = connection
+        self._translated = translated
 
     def execute(self, sql: str, params: Mapping[str, object]) -> list[Row]:
-        return self._connection.execute(sql, params).fetchall()
+        with self._translated():
+            return self._connection.execute(sql, params).fetchall()
 
     def execute_count(self, sql: str, params: Mapping[str, object]) -> int:
-        return self._connection.execute(sql, params).rowcount
+        with self._translated():
+            return self._connection.execute(sql, params).rowcount
 
     def script(self, sql: str) -> None:
         # executescript() would commit the open transaction first.
@@ -71,7 +73,7 @@ class SqliteSession(Session):
         for line in sql.splitlines(keepends=True):
             statement += line
             if sqlite3.complete_statement(statement):
-                self._connection.execute(statement)
+                self.execute(statement, {})
                 statement = ""
 
     def array(self, values: Sequence[str]) -> object:
@@ -90,10 +92,11 @@ class SqliteSession(Session):
         lists = [i for i, kind in enumerate(relation.kinds) if kind is Kind.LIST]
         if lists:
             rows = [_lists_as_json(row, lists) for row in rows]
-        self._connection.executemany(
-            f"INSERT INTO {relation.name} ({columns}) VALUES ({marks})",  # noqa: S608
-            rows,
-        )
+        with self._translated():
+            self._connection.executemany(
+                f"INSERT INTO {relation.name} ({columns}) VALUES ({marks})",  # noqa: S608
+                rows,
+            )
 
 
 def _lists_as_json(row: Row, positions: Sequence[int]) -> Row:
@@ -197,7 +200,7 @@ class SqliteDialect(Dialect):
             with self._translated():
                 connection.execute(begin)
                 try:
-                    yield SqliteSession(self, connection)
+                    yield SqliteSession(connection, self._translated)
                     connection.execute("COMMIT")
                 except BaseException:
                     if connection.in_transaction:
