@@ -134,8 +134,10 @@ class Lake:
 
     def _find(self, session: Session, name: str) -> TableRecord:
         found = self.store.table_by_name(session, name)
-        if found is None and ("/" in name or name.startswith("file:")):
-            found = self.store.table_by_location(session, normalise_location(name))
+        if found is None:
+            location = _as_location(name)
+            if location is not None:
+                found = self.store.table_by_location(session, location)
         if found is None:
             close = _closest(name, [record.name for record in self.store.tables(session)])
             raise TableNotFoundError(
@@ -249,6 +251,16 @@ class TransactionTable:
             return open_snapshot(
                 self._store, session, self._change.table, self._change.base.version
             )
+
+
+def _as_location(name: str) -> str | None:
+    """The location that a name may be, or None where no table can be."""
+    if "/" not in name and not name.startswith("file:"):
+        return None
+    try:
+        return normalise_location(name)
+    except ConfigurationError:
+        return None
 
 
 def _closest(name: str, known: Sequence[str]) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -74,6 +74,7 @@ def create(
 def set_properties(table: TableRecord, base: TableState, properties: Mapping[str, str]) -> Change:
     """Properties set or replaced; the protocol is upgraded where one of them needs it."""
     given = _as_text(properties)
+    _check_some(given, "property to set", "Pass names and values, e.g. {'owner': 'me'}")
     check_properties(given)
     metadata = replace(base.metadata, configuration={**base.metadata.configuration, **given})
     return Change(
@@ -89,7 +90,8 @@ def unset_properties(
     table: TableRecord, base: TableState, names: Iterable[str], *, if_exists: bool
 ) -> Change:
     """Properties removed."""
-    wanted = list(dict.fromkeys(names))
+    wanted = [] if isinstance(names, str) else list(dict.fromkeys(names))
+    _check_some(wanted, "property to unset", "Pass a list of names, e.g. ['owner']")
     configuration = dict(base.metadata.configuration)
     for name in wanted:
         if name not in configuration and not if_exists:
@@ -110,6 +112,7 @@ def unset_properties(
 def add_columns(table: TableRecord, base: TableState, columns: Any) -> Change:
     """Columns added at the end; they must allow null, because existing files lack them."""
     added = schema_from_any(columns).fields
+    _check_some(added, "column to add", "Pass a schema of the new columns")
     schema = base.metadata.schema
     for field in added:
         if not field.nullable:
@@ -141,8 +144,10 @@ def add_columns(table: TableRecord, base: TableState, columns: Any) -> Change:
 
 
 def upgrade_protocol(table: TableRecord, base: TableState, features: Iterable[str]) -> Change:
-    """Table features added to the protocol."""
-    protocol = upgrade(base.protocol, features)
+    """Table features added to the protocol; those that it has already stay."""
+    wanted = list(features)
+    _check_some(wanted, "feature to add", "Name one, e.g. 'deletionVectors'")
+    protocol = upgrade(base.protocol, wanted)
     return Change(
         table=table,
         base=base,
@@ -176,14 +181,25 @@ def rename(table: TableRecord, base: TableState, name: str) -> Change:
     )
 
 
-def check_name(name: str) -> None:
+def check_name(name: object) -> None:
     """A name is any text that is not blank, without control characters."""
-    if not name.strip() or name != name.strip() or not name.isprintable():
+    if (
+        not isinstance(name, str)
+        or not name.strip()
+        or name != name.strip()
+        or not name.isprintable()
+    ):
         raise ConfigurationError(
             f"{name!r} is no name for a table",
             why="It is empty, or has spaces around it or control characters in it",
             fix="Use a name such as 'sales.orders'",
         )
+
+
+def _check_some(given: Collection[object], what: str, fix: str) -> None:
+    """A change of nothing is a slip: it would be a version like the one before."""
+    if not given:
+        raise ConfigurationError(f"There is no {what}", fix=fix)
 
 
 def _with_protocol(base: TableState, metadata: Metadata) -> tuple[Action, ...]:
@@ -194,7 +210,13 @@ def _with_protocol(base: TableState, metadata: Metadata) -> tuple[Action, ...]:
     return (protocol, metadata)
 
 
-def _as_text(properties: Mapping[str, Any]) -> dict[str, str]:
+def _as_text(properties: object) -> dict[str, str]:
+    if not isinstance(properties, Mapping) or not all(isinstance(k, str) for k in properties):
+        raise ConfigurationError(
+            f"{repr(properties)[:200]} are no table properties",
+            why="Properties are names with values",
+            fix="Pass a mapping, e.g. {'delta.appendOnly': 'true'}",
+        )
     return {
         key: value if isinstance(value, str) else dumps(value) for key, value in properties.items()
     }
