@@ -2,7 +2,11 @@
 
 import hashlib
 import json
+import re
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -824,3 +828,21 @@ def test_a_metadata_value_can_be_committed(lake: Lake, table: Table) -> None:
     )
     assert table.commit([changed], operation="CHANGE") == 1
     assert [field.name for field in table.snapshot().schema.fields] == ["id", "day", "more"]
+
+
+# --- the documentation --------------------------------------------------------------------
+
+
+def test_the_examples_of_the_documentation_run(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "concepts" / "commits.md"
+    script = "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "{'sales.orders': <version 5>, 'sales.daily': <version 1>}" in done.stdout
