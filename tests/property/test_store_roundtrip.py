@@ -21,6 +21,7 @@ from deltalakedb.actions import (
 )
 from deltalakedb.actions.codec import ORDER
 from deltalakedb.store import Store
+from deltalakedb.store.dialect import Session
 from deltalakedb.store.relations import ACTIVE_FILES, ADD_FILES
 from deltalakedb.store.rows import from_row
 
@@ -271,7 +272,7 @@ def stored_and_read(store: Store, actions: Sequence[Action]) -> list[Action]:
     with store.read() as session:
         again = store.actions_of(session, table_id, 0)
         assert not store.check_active_files(session, table_id)
-        live = live_files(store, table_id)
+        live = live_files(store, session, table_id)
         query = store.dialect.sql("SELECT payload FROM dl_mirror_status WHERE table_id = :table_id")
         ((payload,),) = session.execute(query, {"table_id": table_id})
     assert in_order(live) == in_order(a for a in actions if isinstance(a, AddFile))
@@ -279,18 +280,17 @@ def stored_and_read(store: Store, actions: Sequence[Action]) -> list[Action]:
     return again
 
 
-def live_files(store: Store, table_id: str) -> list[Action]:
+def live_files(store: Store, session: Session, table_id: str) -> list[Action]:
     """The live files of a table as dl_active_files has them."""
     query = (
         f"SELECT {', '.join(ACTIVE_FILES.columns)} FROM dl_active_files "
         "WHERE table_id = :table_id AND removed_version = 9223372036854775807"
     )
-    with store.read() as session:
-        rows = session.execute(store.dialect.sql(query), {"table_id": table_id})
-        return [
-            from_row(ADD_FILES, (table, added, path, dv_id, *rest), session)
-            for table, path, dv_id, added, _, *rest in rows
-        ]
+    rows = session.execute(store.dialect.sql(query), {"table_id": table_id})
+    return [
+        from_row(ADD_FILES, (table, added, path, dv_id, *rest), session)
+        for table, path, dv_id, added, _, *rest in rows
+    ]
 
 
 def assert_nothing_lost(store: Store, actions: Sequence[Action]) -> None:
@@ -299,6 +299,8 @@ def assert_nothing_lost(store: Store, actions: Sequence[Action]) -> None:
     assert in_order(again) == in_order(actions)
 
 
+# Each example is a whole commit; `make soak` runs many more.
+@settings(max_examples=settings.default.max_examples // 2 if settings.default else 50)
 @given(documents=commits, ascii_only=st.booleans())
 @example(
     documents=[
@@ -318,7 +320,7 @@ def test_any_commit_comes_back_from_the_database_as_it_was(
     assert_nothing_lost(shared_store, actions)
 
 
-@settings(max_examples=10)
+@settings(max_examples=settings.default.max_examples // 15 if settings.default else 6)
 @given(documents=st.lists(add, min_size=1, max_size=4), removes=st.lists(remove, max_size=4))
 def test_a_commit_of_many_files_comes_back_too(
     shared_store: Store, documents: list[Document], removes: list[Document]

@@ -510,7 +510,7 @@ def replay(live: dict[LogicalFile, int], changes: Mapping[LogicalFile, str], ver
             live.pop(file, None)
 
 
-@settings(max_examples=25)
+@settings(max_examples=settings.default.max_examples // 5 if settings.default else 20)
 @given(history=histories)
 def test_every_form_of_the_question_has_the_same_answer_at_every_version(
     shared_store: Store, history: History
