@@ -33,8 +33,10 @@ from deltalakedb.actions import (
     serialise_commit,
 )
 from deltalakedb.errors import (
+    CatalogBusyError,
     CatalogConnectionLostError,
     CatalogConstraintError,
+    CatalogError,
     CatalogUnreachableError,
     CommitConflictError,
     CommitOutcomeUnknownError,
@@ -64,6 +66,8 @@ if TYPE_CHECKING:
 
 # More winners than this are read before the head is taken, so that others need not wait.
 _WINNERS_UNDER_LOCK = 64
+# Failures that another try may not meet.
+_RETRIED = (TransactionAbortedError, CatalogConnectionLostError, CatalogUnreachableError)
 
 
 class _TooFarBehindError(Exception):
@@ -154,23 +158,24 @@ class Committer:
         unknown: CommitOutcomeUnknownError | None = None
         while True:
             attempt += 1
+            failure: CatalogError | None = None
             try:
-                self._try_once(in_order, transaction_id)
-                return attempt
-            except _TooFarBehindError:
-                failure: DeltaLakeDbError | None = None
-            except (
-                TransactionAbortedError,
-                CatalogConnectionLostError,
-                CatalogUnreachableError,
-            ) as error:
+                if self._try_once(in_order, transaction_id):
+                    return attempt
+            except CatalogError as error:
                 failure = error
                 if isinstance(error, CommitOutcomeUnknownError):
                     unknown = error
+                # An earlier try whose answer was lost may itself be what holds the head.
+                retried = _RETRIED if unknown is None else (*_RETRIED, CatalogBusyError)
+                if not isinstance(error, retried):
+                    if unknown is None:
+                        raise
+                    raise self._given_up(in_order, attempt, failure, unknown) from error
             if attempt >= self._policy.max_attempts or time.monotonic() > deadline:
                 raise self._given_up(in_order, attempt, failure, unknown)
             self._metrics.count("commit_retries_total")
-            if failure is not None or not self._catch_up(in_order):
+            if failure is not None:
                 self._policy.sleep(self._policy.delay(attempt))
 
     def _given_up(
@@ -184,7 +189,8 @@ class Committer:
         if unknown is not None:
             return CommitOutcomeUnknownError(
                 f"The commit to {names} may or may not have happened",
-                why=f"{unknown.why}; the catalog could not be reached again in {attempts} attempts",
+                why=f"{unknown.why}; in {attempts} attempts the catalog did not tell what became "
+                f"of it{f' ({failure.what})' if failure else ''}",
                 fix="When it is back, look for the commit UUID "
                 f"{works[0].change.commit_uuid} in the history of the table; it is safe to "
                 "try again with the same app_txn",
@@ -197,7 +203,8 @@ class Committer:
             fix="Try again, or raise the limits of the retry policy",
         )
 
-    def _try_once(self, works: list[_Work], transaction_id: str | None) -> None:
+    def _try_once(self, works: list[_Work], transaction_id: str | None) -> bool:
+        """Whether it is committed; if not, it was too far behind, and has caught up."""
         for work in works:
             work.done = work.written = work.after = None
         with span("deltalakedb.commit", tables=len(works)):
@@ -212,10 +219,15 @@ class Committer:
                         self._write(session, work, transaction_id)
                     self._step("commit")
             except _SettledError:
-                return
+                return True
+            except _TooFarBehindError:
+                self._catch_up(works)
+                # What is found there was committed before, and its acknowledgement was lost.
+                return all(work.done is not None for work in works)
             except CatalogConstraintError as error:
                 raise self._name_taken(works, error) from error
         self._step("committed")
+        return True
 
     @staticmethod
     def _check_settled(works: list[_Work]) -> None:
@@ -295,8 +307,16 @@ class Committer:
                 found = self._store.table_by_name(session, name)
                 if found is None and work.change.base is None:
                     found = self._store.table_by_location(session, table.location)
-                if found is not None and found.table_id != table.table_id:
+                if found is None:
+                    continue
+                if found.table_id != table.table_id:
                     return _exists(name, table.location, found.name, found.location)
+                if work.change.base is None:
+                    return TransactionAbortedError(
+                        f"An earlier try to create table {name!r} was committed while this one "
+                        "waited for it",
+                        fix="Try again: it will be found",
+                    )
         return error
 
     def _recorded(self, session: Session, work: _Work) -> bool:
@@ -307,7 +327,16 @@ class Committer:
         newest = self._store.newest_app_txn(session, work.table_id, app_id)
         if newest is None or newest[0] < version:
             return False
-        record = self._store.version(session, work.table_id, newest[1])
+        # Recorded by this very commit, if the acknowledgement of an earlier try was lost.
+        base = work.change.base.version if work.change.base else -1
+        own = self._store.version_of_commit(
+            session, work.table_id, work.change.commit_uuid, after=base
+        )
+        record = self._store.version(session, work.table_id, newest[1] if own is None else own)
+        if own is not None and record is not None:
+            work.written = record
+            work.done = Committed(own, timestamp=record.committed_at)
+            return True
         work.done = Committed(
             newest[1],
             timestamp=record.committed_at if record else 0,
@@ -381,16 +410,12 @@ class Committer:
             enforced=work.change.enforced,
         )
 
-    def _catch_up(self, works: list[_Work]) -> bool:
-        """Look at the winners without holding a head; whether any table was behind."""
-        moved = False
+    def _catch_up(self, works: list[_Work]) -> None:
+        """Look at the winners without holding a head."""
         with self._store.read() as session:
             for work in works:
                 if work.state is not None and work.done is None:
-                    before = work.state.version
                     self._rebase(session, work)
-                    moved = moved or work.state.version > before
-        return moved
 
     # --- writing --------------------------------------------------------------------------
 
