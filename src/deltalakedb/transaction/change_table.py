@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,14 +11,23 @@ from deltalakedb.actions import Action, Metadata, Protocol
 from deltalakedb.actions.arrow import schema_from_any
 from deltalakedb.actions.features import protocol_for, required_features, upgrade
 from deltalakedb.actions.jsonvalue import dumps, loads
-from deltalakedb.actions.properties import check_properties
-from deltalakedb.actions.schema import StructType, schema_to_json
+from deltalakedb.actions.properties import TableProperties, check_properties
+from deltalakedb.actions.schema import (
+    COLUMN_ID,
+    LONG,
+    PHYSICAL_NAME,
+    StructField,
+    StructType,
+    assign_column_mapping,
+    schema_to_json,
+)
 from deltalakedb.errors import CommitRejectedError, ConfigurationError, TableExistsError
 from deltalakedb.store import TableRecord
 from deltalakedb.transaction.change import Change
 from deltalakedb.transaction.state import TableState
 
 _ICT = "delta.enableInCommitTimestamps"
+_MAX_ID = "delta.columnMapping.maxColumnId"
 
 
 def create(
@@ -35,11 +44,13 @@ def create(
     check_name(name)
     given = _as_text(properties or {})
     check_properties(given)
-    configuration = {_ICT: "true", **given}
+    columns, configuration = _mapped(
+        schema_from_any(schema), {_ICT: "true", **given}, new_name=_random_name
+    )
     table_id = str(uuid.uuid4())
     metadata = Metadata(
         id=table_id,
-        schema_string=schema_to_json(schema_from_any(schema)),
+        schema_string=schema_to_json(columns),
         partition_columns=tuple(partition_by),
         configuration=configuration,
         name=name,
@@ -76,7 +87,17 @@ def set_properties(table: TableRecord, base: TableState, properties: Mapping[str
     given = _as_text(properties)
     _check_some(given, "property to set", "Pass names and values, e.g. {'owner': 'me'}")
     check_properties(given)
-    metadata = replace(base.metadata, configuration={**base.metadata.configuration, **given})
+    configuration: Mapping[str, str] = {**base.metadata.configuration, **given}
+    metadata = replace(base.metadata, configuration=configuration)
+    if TableProperties(base.metadata.configuration).column_mapping_mode == "none":
+        # Columns that files have already keep their names in them.
+        schema, configuration = _mapped(
+            base.metadata.schema, configuration, new_name=lambda field: field.name
+        )
+        if schema != base.metadata.schema:
+            metadata = replace(
+                metadata, configuration=configuration, schema_string=schema_to_json(schema)
+            )
     return Change(
         table=table,
         base=base,
@@ -129,8 +150,12 @@ def add_columns(table: TableRecord, base: TableState, columns: Any) -> Change:
                 why="Names of columns are unique, ignoring case",
                 fix="Choose another name",
             )
-    after = StructType((*schema.fields, *added))
-    metadata = replace(base.metadata, schema_string=schema_to_json(after))
+    after, configuration = _mapped(
+        StructType((*schema.fields, *added)), base.metadata.configuration, new_name=_random_name
+    )
+    metadata = replace(
+        base.metadata, schema_string=schema_to_json(after), configuration=configuration
+    )
     shown = [
         {"column": field} for field in loads(schema_to_json(StructType(tuple(added))))["fields"]
     ]
@@ -200,6 +225,29 @@ def _check_some(given: Collection[object], what: str, fix: str) -> None:
     """A change of nothing is a slip: it would be a version like the one before."""
     if not given:
         raise ConfigurationError(f"There is no {what}", fix=fix)
+
+
+def _mapped(
+    schema: StructType,
+    configuration: Mapping[str, str],
+    *,
+    new_name: Callable[[StructField], str],
+) -> tuple[StructType, Mapping[str, str]]:
+    """The schema with column ids and physical names, where the table has column mapping."""
+    properties = TableProperties(configuration)
+    if properties.column_mapping_mode == "none":
+        return schema, configuration
+    # Stands for columns that are gone: their ids must not be given out again.
+    gone = StructField(
+        "", LONG, metadata={COLUMN_ID: properties.column_mapping_max_id, PHYSICAL_NAME: ""}
+    )
+    mapped, highest = assign_column_mapping(StructType((*schema.fields, gone)), new_name=new_name)
+    return StructType(mapped.fields[:-1]), {**configuration, _MAX_ID: str(highest)}
+
+
+def _random_name(_: StructField) -> str:
+    """A name in files that no later column can collide with."""
+    return f"col-{uuid.uuid4()}"
 
 
 def _with_protocol(base: TableState, metadata: Metadata) -> tuple[Action, ...]:
