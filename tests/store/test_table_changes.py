@@ -533,6 +533,60 @@ def test_a_column_of_a_newer_type_upgrades_the_protocol(lake: Lake, table: Table
     assert "timestampNtz" in protocol["writerFeatures"]
 
 
+# --- column mapping -----------------------------------------------------------------------
+
+
+def _mapping(table: Table) -> list[tuple[str, int, str]]:
+    return [
+        (
+            field.name,
+            field.metadata["delta.columnMapping.id"],
+            field.metadata["delta.columnMapping.physicalName"],
+        )
+        for field in table.snapshot().schema.fields
+    ]
+
+
+def test_a_table_with_column_mapping_gives_columns_ids_and_names_of_their_own(lake: Lake) -> None:
+    table = new_lake_table(
+        lake, partition_by=["day"], properties={"delta.columnMapping.mode": "name"}
+    )
+    (_, one, first), (_, two, second) = _mapping(table)
+    assert (one, two) == (1, 2)
+    assert first.startswith("col-")
+    assert first != second
+    assert table.snapshot().properties["delta.columnMapping.maxColumnId"] == "2"
+    assert "columnMapping" in _line(lake, table, 0, "protocol")["writerFeatures"]
+    table.commit([add("a.parquet", values={second: "1"})])
+    table.add_columns(schema_json("more"))
+    assert _mapping(table)[:2] == [("id", one, first), ("day", two, second)]
+    assert _mapping(table)[2][:2] == ("more", 3)
+    assert table.snapshot().properties["delta.columnMapping.maxColumnId"] == "3"
+
+
+def test_ids_of_columns_that_are_gone_are_not_given_out_again(lake: Lake) -> None:
+    table = new_lake_table(
+        lake,
+        properties={"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "41"},
+    )
+    assert [number for _, number, _ in _mapping(table)] == [42, 43]
+    table.add_columns(schema_json("more"))
+    assert [number for _, number, _ in _mapping(table)] == [42, 43, 44]
+
+
+def test_column_mapping_switched_on_later_keeps_the_names_in_files(lake: Lake) -> None:
+    table = new_lake_table(lake, partition_by=["day"])
+    table.commit([add("a.parquet", values={"day": "1"})])
+    table.set_properties({"delta.columnMapping.mode": "name"})
+    assert _mapping(table) == [("id", 1, "id"), ("day", 2, "day")]
+    assert table.snapshot().properties["delta.columnMapping.maxColumnId"] == "2"
+    assert _line(lake, table, 2, "protocol")["minReaderVersion"] == 2
+    table.commit([add("b.parquet", values={"day": "2"})])
+    table.set_properties({"owner": "me"})
+    assert _mapping(table) == [("id", 1, "id"), ("day", 2, "day")]
+    check_ledger(lake, table)
+
+
 # --- the protocol -------------------------------------------------------------------------
 
 
