@@ -25,7 +25,6 @@ from deltalakedb.store.relations import (
     HEADS,
     LIVE,
     MIRROR_STATUS,
-    TABLES,
     VERSIONS,
     Relation,
 )
@@ -72,13 +71,16 @@ class Report:
     """By operation and error."""
     in_flight_there: int = 0
     """Commits whose writer never heard of their success."""
+    resolved: int = 0
+    """Commits whose answer was lost, and that their writers found in the ledger."""
     reads: int = 0
 
     def __str__(self) -> str:
         counts = ", ".join(f"{name} {n}" for name, n in sorted(self.outcomes.items()))
         return (
             f"{self.versions} versions, {self.transactions} of many tables; {counts}; "
-            f"{self.in_flight_there} there without acknowledgement; {self.reads} reads"
+            f"{self.in_flight_there} there without acknowledgement, "
+            f"{self.resolved} resolved by UUID; {self.reads} reads"
         )
 
 
@@ -127,37 +129,30 @@ def wait_until_alone(store: Store, *, seconds: float = 60) -> None:
         time.sleep(0.01)
 
 
-def _rows(session: Session, relation: Relation) -> list[Row]:
-    return session.execute(f"SELECT {', '.join(relation.columns)} FROM {relation.name}", {})
-
-
 def _load(store: Store, session: Session) -> tuple[list[Ledger], list[str]]:
     ledgers = {record.table_id: Ledger(record) for record in store.tables(session)}
     problems: list[str] = []
 
-    def ledger_of(relation: Relation, row: Row) -> Ledger | None:
-        ledger = ledgers.get(row[0])
-        if ledger is None:
-            problems.append(f"{relation.name} has rows of a table that is not registered: {row[0]}")
-        return ledger
+    def rows(relation: Relation) -> Iterator[tuple[Ledger, Row]]:
+        query = f"SELECT {', '.join(relation.columns)} FROM {relation.name}"
+        for row in session.execute(query, {}):
+            if row[0] in ledgers:
+                yield ledgers[row[0]], row
+            else:
+                problems.append(f"{relation.name} has rows of an unregistered table: {row[0]}")
 
-    for row in _rows(session, HEADS):
-        if ledger := ledger_of(HEADS, row):
-            ledger.heads.append(row[1])
-    for row in _rows(session, VERSIONS):
-        if ledger := ledger_of(VERSIONS, row):
-            ledger.versions.append(VersionRecord.from_row(row, session))
+    for ledger, row in rows(HEADS):
+        ledger.heads.append(row[1])
+    for ledger, row in rows(VERSIONS):
+        ledger.versions.append(VersionRecord.from_row(row, session))
     for relation in ACTION_RELATIONS:
-        for row in _rows(session, relation):
-            if ledger := ledger_of(relation, row):
-                ledger.actions[row[1]].append(from_row(relation, row, session))
+        for ledger, row in rows(relation):
+            ledger.actions[row[1]].append(from_row(relation, row, session))
     decode = session.decode_text
-    for row in _rows(session, ACTIVE_FILES):
-        if ledger := ledger_of(ACTIVE_FILES, row):
-            ledger.active.append((decode(row[1]), decode(row[2]), row[3], row[4], row[5]))
-    for row in _rows(session, MIRROR_STATUS):
-        if ledger := ledger_of(MIRROR_STATUS, row):
-            ledger.mirror.append(row)
+    for ledger, row in rows(ACTIVE_FILES):
+        ledger.active.append((decode(row[1]), decode(row[2]), row[3], row[4], row[5]))
+    for ledger, row in rows(MIRROR_STATUS):
+        ledger.mirror.append(row)
     for ledger in ledgers.values():
         ledger.versions.sort(key=lambda version: version.version)
     return list(ledgers.values()), problems
@@ -316,18 +311,10 @@ def _check_engine(store: Store) -> Iterator[str]:
             if answer != [("ok",)]:
                 yield f"SQLite says {answer}"
         elif store.dialect.engine == "postgres":
-            for view in ("pg_prepared_xacts", "pg_locks WHERE pid <> pg_backend_pid()"):
-                # Autovacuum may hold locks on what it cleans; no client may.
-                rows = session.execute(
-                    f"SELECT count(*) FROM {view}"
-                    if view == "pg_prepared_xacts"
-                    else "SELECT count(*) FROM pg_locks AS l JOIN pg_stat_activity AS a "
-                    "ON a.pid = l.pid WHERE a.pid <> pg_backend_pid() "
-                    "AND a.datname = current_database() AND a.backend_type = 'client backend'",
-                    {},
-                )
-                if rows != [(0,)]:
-                    yield f"{rows[0][0]} rows were left in {view}"
+            # Locks need no look: they went with their sessions, and there is none left.
+            prepared = session.execute("SELECT gid FROM pg_prepared_xacts", {})
+            if prepared:
+                yield f"transactions were left prepared: {prepared}"
     with store.write():
         pass  # the writer's lock is free
 
@@ -460,14 +447,9 @@ def _report(problems: list[str], ledgers: Sequence[Ledger], stories: Sequence[St
         report.reads += story.reads
         for one in story.tries:
             report.outcomes[one.outcome.value] += 1
+            report.resolved += one.resolved
             if one.outcome is Outcome.REFUSED:
                 report.refusals[f"{one.operation}: {one.error}"] += 1
             elif one.outcome is not Outcome.ACKNOWLEDGED and one.key in there:
                 report.in_flight_there += 1
     return report
-
-
-def check_registry(url: str) -> set[str]:
-    """The names of the registered tables."""
-    with closing(Store.open(url)) as store, store.read() as session:
-        return {row[1] for row in _rows(session, TABLES)}

@@ -1,5 +1,6 @@
 """Writers and readers that work on one catalog at the same time, and the proof afterwards."""
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -7,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from concurrency.checker import Report, check
-from concurrency.journal import Journal, Outcome, Story, read_journal, read_journals
+from concurrency.journal import Journal, Outcome, Story, read_journals
 from concurrency.nursery import Child, Nursery
 from concurrency.workload import create_tables
 from concurrency.writer import legitimate
@@ -72,6 +73,11 @@ class Crowd:
         """What the journals say so far."""
         return read_journals(self._journals.iterdir())
 
+    def has_begun(self, name: str) -> bool:
+        """Whether the present life of a worker has journalled anything."""
+        path = self._journals / f"{name}.{self._lives[name]}.jsonl"
+        return path.exists() and path.stat().st_size > 0
+
     def finish(self) -> None:
         """Let everybody come to an end."""
         self._stop.touch()
@@ -84,7 +90,7 @@ class Crowd:
         """Let them work for some time, and longer on a slow machine, until it was enough."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline or not enough(self.stories):
-            time.sleep(0.2)
+            time.sleep(0.05)
             for name, child in self._running.items():
                 assert child.status is None, f"{name} ended:\n{self.nursery.log.read_text()}"
 
@@ -102,7 +108,7 @@ class Crowd:
         assert report.problems == [], f"{len(report.problems)} problems; {report}"
         return report
 
-
-def acknowledged(path: Path) -> int:
-    """How many commits of one journal succeeded."""
-    return read_journal(path).count(Outcome.ACKNOWLEDGED)
+    def tell(self, title: str, report: Report) -> None:
+        """Say how much was done; `pytest -s` shows it."""
+        refusals = ", ".join(f"{what} {n}" for what, n in sorted(report.refusals.items()))
+        sys.stdout.write(f"\n{title}: {report}\n    {refusals}\n")

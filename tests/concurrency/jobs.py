@@ -12,6 +12,7 @@ import pyarrow as pa  # noqa: F401
 import deltalakedb.store.duckdb
 import deltalakedb.store.postgres
 import deltalakedb.store.sqlite  # noqa: F401
+from concurrency.dying import commit_and_die
 from concurrency.nursery import Job
 from concurrency.writer import Stop, read, write
 from deltalakedb.lake import Lake
@@ -75,4 +76,5 @@ _JOBS: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
     "write": _one,
     "read": _one,
     "threads": _threads,
+    "die": commit_and_die,
 }

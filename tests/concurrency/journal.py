@@ -48,6 +48,8 @@ class Try:
     message: str = ""
     versions: Mapping[str, int] = field(default_factory=dict)
     commit_uuids: Mapping[str, str | None] = field(default_factory=dict)
+    resolved: bool = False
+    """Whether the answer to COMMIT was lost, and the commit then found in the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class Journal:
         versions: Mapping[str, int] | None = None,
         commit_uuids: Mapping[str, str | None] | None = None,
         error: BaseException | None = None,
+        resolved: bool = False,
     ) -> None:
         """Record what the commit became."""
         self._write(
@@ -104,6 +107,7 @@ class Journal:
             commit_uuids=commit_uuids or {},
             error=type(error).__name__ if error else "",
             message=str(error) if error else "",
+            resolved=resolved,
         )
 
     def read(self) -> None:

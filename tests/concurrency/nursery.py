@@ -119,7 +119,7 @@ def _fork(job: Job, selector: selectors.BaseSelector) -> int:
 
         run(job)
         status = 0
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - the process ends here, and says why
         traceback.print_exc()
     finally:
         sys.stderr.flush()

@@ -45,7 +45,7 @@ def contend(crowd: Crowd, url: str, engine: Engine, *, seconds: float) -> None:
     crowd.wait_for(seconds, lambda stories: everybody_worked(stories, len(work)))
     crowd.finish()
     report = crowd.prove()
-    print(f"\n{engine}: {report}\n  {dict(report.refusals)}")
+    crowd.tell(f"contention on {engine}", report)
     blind = [story for story in crowd.stories if story.path.stem.startswith("blind")]
     assert len(blind) == count // 4
     for story in blind:

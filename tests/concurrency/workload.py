@@ -30,7 +30,7 @@ SCHEMA = json.dumps(
 
 def add(path: str, *, data_change: bool = True) -> AddFile:
     """A file whose size and partition follow from its path."""
-    folder = path.split("/")[0]
+    folder = path.split("/", maxsplit=1)[0]
     value = folder.removeprefix("p=") if folder.startswith("p=") else None
     return AddFile(path, {"p": value}, size_of(path), _TIME, data_change)
 
@@ -88,7 +88,9 @@ def create_tables(lake: Lake, journal: Journal, location: Path) -> None:
     acknowledge(journal, "tokens", {TABLES[0]: committed})
 
 
-def acknowledge(journal: Journal, key: str, results: Mapping[str, Committed]) -> None:
+def acknowledge(
+    journal: Journal, key: str, results: Mapping[str, Committed], *, resolved: bool = False
+) -> None:
     """Journal that a commit succeeded."""
     already = any(committed.already_committed for committed in results.values())
     journal.heard(
@@ -96,6 +98,7 @@ def acknowledge(journal: Journal, key: str, results: Mapping[str, Committed]) ->
         Outcome.ALREADY if already else Outcome.ACKNOWLEDGED,
         versions={name: int(committed) for name, committed in results.items()},
         commit_uuids={name: committed.commit_uuid for name, committed in results.items()},
+        resolved=resolved and not already,
     )
 
 

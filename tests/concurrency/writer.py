@@ -18,6 +18,7 @@ from concurrency.workload import (
     transfer_path,
     transfer_tables,
 )
+from deltalakedb.actions import Action
 from deltalakedb.errors import (
     CatalogConnectionLostError,
     CatalogUnreachableError,
@@ -50,7 +51,7 @@ REFUSALS: Mapping[str, set[str]] = {
     "expected": {"UnexpectedVersionError"},
     "properties": set(),
 }
-"""The conflicts that each operation may meet, beside a change of metadata on a table that has any."""
+"""The conflicts that each operation may meet, beside a change of metadata where there are any."""
 
 
 def legitimate(operation: str, error: str, tables: Mapping[str, Part]) -> bool:
@@ -70,6 +71,9 @@ class Writer:
         self._journal = journal
         self._name = name
         self._outages = outages
+        self._last_step = ""
+        if outages:
+            lake._committer._step = self._passed
         self._random = random.Random(name)
         self._tables = {table: lake.table(table) for table in TABLES}
         self._count = 0
@@ -120,8 +124,13 @@ class Writer:
             self._failed(key, error)
         else:
             if results is not None:
-                acknowledge(self._journal, key, results)
+                # Without the last step of a commit, an earlier try was found in the ledger.
+                resolved = self._outages and self._last_step != "committed"
+                acknowledge(self._journal, key, results, resolved=resolved)
                 self._check_own(results)
+
+    def _passed(self, step: str) -> None:
+        self._last_step = step
 
     def _failed(self, key: str, error: DeltaLakeDbError) -> None:
         if self._announced is None:
@@ -188,7 +197,7 @@ class Writer:
         # The handle looks at the table before the commit is announced.
         assert self._tables[name].version >= 0
         self._announce(key, operation, {name: part}, app_txn)
-        actions = [
+        actions: list[Action] = [
             *(remove(path, data_change=data_change) for path in part.removes),
             *(add(path, data_change=data_change) for path in part.adds),
         ]

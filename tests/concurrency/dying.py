@@ -1,0 +1,181 @@
+"""A writer that kills itself at a given point of its commit.
+
+The points are all places between two steps of the commit loop and all places before a statement of
+its database transaction; counted from one, the first of them being right after the announcement.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from concurrency.checker import KEY_PARAMETER, KEY_PROPERTY
+from concurrency.journal import Journal, Part
+from concurrency.workload import SCHEMA, acknowledge, add, remove, transfer_path
+from deltalakedb.lake import Lake
+from deltalakedb.store.dialect import Session
+from deltalakedb.store.duckdb import DuckdbSession
+from deltalakedb.store.postgres import PostgresSession
+from deltalakedb.store.sqlite import SqliteSession
+from deltalakedb.store.url import Engine
+from deltalakedb.transaction.change import Committed
+from deltalakedb.transaction.commit import Committer
+
+Results = Mapping[str, Committed]
+
+LAST = "step committed"
+"""Here, and only here, the commit has happened."""
+
+_SESSIONS: Mapping[Engine, type[Session]] = {
+    "postgres": PostgresSession,
+    "sqlite": SqliteSession,
+    "duckdb": DuckdbSession,
+}
+
+
+class Points:
+    """Counts the points of a commit, and ends the process at one of them."""
+
+    def __init__(self, fatal: int, labels: Path) -> None:
+        self._fatal = fatal
+        self._labels = labels
+        self._reached: int | None = None
+
+    def arm(self) -> None:
+        """Count from now on."""
+        self._reached = 0
+
+    def reach(self, label: str) -> None:
+        """Pass a point, or die there."""
+        if self._reached is None:
+            return
+        self._reached += 1
+        if self._reached == self._fatal:
+            with self._labels.open("a") as file:
+                file.write(f"{label}\n")
+            os.kill(os.getpid(), signal.SIGKILL)
+        if label == LAST:
+            self._reached = None
+
+    def watch_statements(self, session: type[Session]) -> None:
+        """Make every statement a point. For a process that is going to end anyway."""
+        for name in ("execute", "execute_count", "insert"):
+            setattr(session, name, self._counted(getattr(session, name)))
+
+    def _counted(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(session: Session, what: object, values: object) -> Any:
+            self.reach(f"statement {method.__name__}")
+            return method(session, what, values)
+
+        return counted
+
+
+class Dying:
+    """Makes one commit that succeeds, to show that nothing is locked, and then the fatal one."""
+
+    def __init__(self, lake: Lake, journal: Journal, name: str, points: Points) -> None:
+        self._lake = lake
+        self._journal = journal
+        self._name = name
+        self._points = points
+        self._announced: str | None = None
+
+    def survive(self) -> None:
+        """Make a commit that nothing interrupts, after whatever happened to those before us."""
+        self._append("a", f"{self._name}-alive")
+
+    def _append(self, name: str, key: str) -> None:
+        path = f"p=0/{key}.parquet"
+        self._journal.trying(key, "append", {name: Part((path,))})
+        committed = self._lake.table(name).commit(
+            [add(path)], operation_parameters={KEY_PARAMETER: key}
+        )
+        acknowledge(self._journal, key, {name: committed})
+
+    def die(self, kind: str) -> None:
+        """Make a commit of that kind, and maybe not come back."""
+        results = KINDS[kind](self, f"{self._name}-fatal")
+        assert self._announced is not None
+        acknowledge(self._journal, self._announced, results)
+
+    def _announce(
+        self, key: str, parts: Mapping[str, Part], app_txn: tuple[str, int] | None = None
+    ) -> None:
+        self._announced = key
+        self._journal.trying(key, "fatal", parts, app_txn)
+        self._points.arm()
+
+    def _one_table(self, key: str) -> Results:
+        """Removes and adds files, with an app transaction: rows in most relations."""
+        table = self._lake.table("a")
+        paths = table.snapshot().files()["path"].to_pylist()
+        old = next(path for path in paths if path.startswith("p="))
+        new = f"p=1/{key}.parquet"
+        self._announce(key, {"a": Part((new,), (old,))}, (key, 1))
+        return {
+            "a": table.commit(
+                [add(new), remove(old)],
+                operation_parameters={KEY_PARAMETER: key},
+                app_txn=(key, 1),
+            )
+        }
+
+    def _rebased(self, key: str) -> Results:
+        """A commit that others have overtaken."""
+        table = self._lake.table("b")
+        assert table.version >= 0
+        self._append("b", f"{key}-before")
+        new = f"p=1/{key}.parquet"
+        self._announce(key, {"b": Part((new,))})
+        return {"b": table.commit([add(new)], operation_parameters={KEY_PARAMETER: key})}
+
+    def _many_tables(self, key: str) -> Results:
+        names = ("a", "b", "c")
+        path = transfer_path(key, names)
+        with self._lake.transaction() as tx:
+            for name in names:
+                tx.table(name).add_actions([add(path)], operation_parameters={KEY_PARAMETER: key})
+            self._announce(key, {name: Part((path,)) for name in names})
+        return tx.results
+
+    def _properties(self, key: str) -> Results:
+        table = self._lake.table("c")
+        assert table.version >= 0
+        self._announce(key, {"c": Part()})
+        return {"c": table.set_properties({KEY_PROPERTY: key})}
+
+    def _create(self, key: str) -> Results:
+        name = key.replace("-", "_").replace(".", "_")
+        self._announce(f"create {name}", {name: Part()})
+        table = self._lake.create_table(
+            name, location=f"/nowhere/{name}", schema=SCHEMA, partition_by=["p"]
+        )
+        (record,) = table.history()
+        return {
+            name: Committed(
+                record.version, timestamp=record.committed_at, commit_uuid=record.commit_uuid
+            )
+        }
+
+
+KINDS: Mapping[str, Callable[[Dying, str], Results]] = {
+    "one table": Dying._one_table,
+    "rebased": Dying._rebased,
+    "many tables": Dying._many_tables,
+    "properties": Dying._properties,
+    "create": Dying._create,
+}
+
+
+def commit_and_die(job: Mapping[str, Any]) -> None:
+    """Make two commits, and die at point `at` of the second."""
+    journal = Path(job["journal"])
+    points = Points(job["at"], Path(job["labels"]))
+    with Lake.connect(job["url"]) as lake:
+        lake._committer = Committer(lake.store, step=lambda name: points.reach(f"step {name}"))
+        points.watch_statements(_SESSIONS[lake.store.dialect.engine])
+        dying = Dying(lake, Journal(journal), journal.stem, points)
+        dying.survive()
+        dying.die(job["kind"])
+        Journal(journal).end()
