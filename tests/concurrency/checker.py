@@ -16,6 +16,7 @@ from pathlib import Path
 
 from concurrency.journal import Outcome, Part, Story, Try, read_journals
 from deltalakedb.actions import Action, AddFile, CommitInfo, RemoveFile, Txn, serialise_commit
+from deltalakedb.errors import DeltaLakeDbError
 from deltalakedb.lake import Lake
 from deltalakedb.store import Counts, Store, TableRecord, VersionRecord
 from deltalakedb.store.dialect import Row, Session
@@ -298,7 +299,11 @@ def _check_snapshots(lake: Lake, ledgers: Sequence[Ledger]) -> Iterator[str]:
             expected = {
                 path for path, _, added, removed, _ in ledger.active if added <= number < removed
             }
-            found = table.snapshot(version=number).files()["path"].to_pylist()
+            try:
+                found = table.snapshot(version=number).files()["path"].to_pylist()
+            except DeltaLakeDbError as error:
+                yield f"{ledger.name}: there is no snapshot of version {number}: {error}"
+                continue
             if len(found) != len(expected) or set(found) != expected:
                 yield f"{ledger.name}: the snapshot of version {number} has other files"
 

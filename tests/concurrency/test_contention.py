@@ -42,7 +42,7 @@ def contend(crowd: Crowd, url: str, engine: Engine, *, seconds: float) -> None:
     else:
         for name, job in work.items():
             crowd.start(name, job)
-    crowd.wait_for(seconds, lambda stories: everybody_worked(stories, len(work)))
+    crowd.wait_for(seconds, lambda: everybody_worked(crowd.stories, len(work)))
     crowd.finish()
     report = crowd.prove()
     crowd.tell(f"contention on {engine}", report)

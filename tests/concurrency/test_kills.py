@@ -69,7 +69,7 @@ def kill_under_load(crowd: Crowd, url: str, engine: Engine, *, kills: int) -> No
         time.sleep(chance.random() * 0.1)
         crowd.kill(victim)
         start(crowd, victim)
-    crowd.wait_for(0, lambda _: all(crowd.has_begun(w) for n in names for w in workers_of(n)))
+    crowd.wait_for(0, lambda: all(crowd.has_begun(w) for n in names for w in workers_of(n)))
     crowd.finish()
     report = crowd.prove()
     crowd.tell(f"{kills} kills of writers on {engine}", report)

@@ -6,13 +6,12 @@ writer knows of each of its commits whether it happened.
 
 import random
 import time
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
 
 import pytest
 
 from concurrency.crowd import Crowd
-from concurrency.journal import Outcome, Story
+from concurrency.journal import Outcome
 
 from postgres_server import PostgresServer
 
@@ -43,12 +42,11 @@ def kill_server(crowd: Crowd, server: PostgresServer, *, kills: int) -> None:
         crowd.start(name, crowd.job("write", name, blind=n < 2, outages=True))
     crowd.start("reader", crowd.job("read", "reader", outages=True))
     for _ in range(kills):
-        enough = acknowledged(crowd) + WRITERS
-        crowd.wait_for(0, partial(has, enough))
+        wait_for_commits(crowd)
         time.sleep(chance.random() * 0.1)
         server.kill()
         server.start()
-    crowd.wait_for(0, partial(has, acknowledged(crowd) + WRITERS))
+    wait_for_commits(crowd)
     crowd.finish()
     report = crowd.prove()
     crowd.tell(f"{kills} kills of the server", report)
@@ -57,9 +55,6 @@ def kill_server(crowd: Crowd, server: PostgresServer, *, kills: int) -> None:
     assert report.outcomes[Outcome.IN_FLIGHT.value] == 0
 
 
-def has(enough: int, stories: Sequence[Story]) -> bool:
-    return sum(story.count(Outcome.ACKNOWLEDGED) for story in stories) >= enough
-
-
-def acknowledged(crowd: Crowd) -> int:
-    return sum(story.count(Outcome.ACKNOWLEDGED) for story in crowd.stories)
+def wait_for_commits(crowd: Crowd) -> None:
+    enough = crowd.acknowledged() + WRITERS
+    crowd.wait_for(0, lambda: crowd.acknowledged() >= enough)
