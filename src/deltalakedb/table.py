@@ -117,6 +117,10 @@ class Table:
             metrics=operation_metrics,
         )
         gathered.depend(read=read, expected_version=expected_version, enforced=enforced)
+        if expected_version is not None and expected_version > gathered.base.version:
+            # Whoever names a later version has seen it, even if not through this handle.
+            self.refresh()
+            gathered.base = self._base()
         if app_txn is not None:
             gathered.use_app_txn(app_txn, self._store.clock.now_ms())
         return self._commit(gathered.change())

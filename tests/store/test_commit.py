@@ -26,7 +26,6 @@ from deltalakedb.errors import (
     ConcurrentDeleteDeleteError,
     ConcurrentTransactionError,
     ConfigurationError,
-    CorruptCatalogError,
     DeltaLakeDbError,
     InvalidActionError,
     TableNotFoundError,
@@ -297,7 +296,6 @@ def test_a_version_that_does_not_exist_cannot_be_expected(
     assert row_counts(lake) == before
 
 
-@pytest.mark.xfail(reason="the commit loop compares with the handle's version, not the head")
 def test_a_handle_that_lags_behind_may_expect_the_newest_version(lake: Lake, table: Table) -> None:
     stale = lake.table(table.name)
     assert stale.version == 0
@@ -601,7 +599,6 @@ def test_the_largest_numbers_are_kept_exactly(lake: Lake, table: Table) -> None:
     assert table.snapshot().size_bytes == 1
 
 
-@pytest.mark.xfail(reason="SQLite's driver raises its own OverflowError", strict=False)
 def test_sizes_that_sum_up_beyond_a_long_are_refused(lake: Lake, table: Table) -> None:
     before = row_counts(lake)
     with pytest.raises(DeltaLakeDbError):
@@ -657,9 +654,6 @@ def test_a_table_dropped_under_a_handle_is_an_error_for_it(lake: Lake, table: Ta
     assert row_counts(lake) == before
 
 
-@pytest.mark.xfail(
-    reason="the snapshot takes a missing head for damage", raises=CorruptCatalogError
-)
 def test_a_dropped_table_cannot_be_looked_at(lake: Lake, table: Table) -> None:
     unopened = lake.table(table.name)
     lake.drop_table(table.name)

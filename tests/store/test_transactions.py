@@ -320,10 +320,6 @@ def test_a_concurrent_duplicate_of_a_transaction_is_skipped(
     assert row_counts(lake) == before
 
 
-@pytest.mark.xfail(
-    reason="heads are taken, and conflicts raised, before every table was asked whether it is done",
-    raises=ConcurrentDeleteDeleteError,
-)
 def test_a_concurrent_duplicate_is_skipped_whichever_table_has_the_app_transaction(
     lake: Lake, tables: dict[str, Table]
 ) -> None:

@@ -289,8 +289,8 @@ def _missing_field(action: str, name: str, given: Mapping[str, Any]) -> InvalidA
 DELETION_VECTOR: Final = Layout(
     "deletionVector",
     (
-        Field("storageType", "storage_type", read_string, required=True),
-        Field("pathOrInlineDv", "path_or_inline_dv", read_string, required=True),
+        Field("storageType", "storage_type", read_path, required=True),
+        Field("pathOrInlineDv", "path_or_inline_dv", read_path, required=True),
         Field("sizeInBytes", "size_in_bytes", read_int32, required=True),
         Field("cardinality", "cardinality", read_size, required=True),
         Field("offset", "offset", read_int32),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions import Metadata, Protocol
 from deltalakedb.actions.features import check_readable
-from deltalakedb.errors import CorruptCatalogError, VersionNotFoundError
+from deltalakedb.errors import CorruptCatalogError, TableNotFoundError, VersionNotFoundError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,8 +99,8 @@ def resolve_version(
     """The version that is meant; VersionNotFoundError names what there is."""
     head = store.head(session, table.table_id)
     if head is None:
-        raise CorruptCatalogError(
-            f"Table {table.name!r} has no head", fix="Restore a backup of the catalog"
+        raise TableNotFoundError(
+            f"Table {table.name!r} is not registered any more", fix="See lake.tables()"
         )
     if timestamp is not None:
         moment = _milliseconds(timestamp)

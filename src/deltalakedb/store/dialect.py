@@ -65,6 +65,13 @@ class Session(ABC):
         """A list of strings as a parameter of a named query."""
         return list(values)
 
+    def file_keys(self, keys: Sequence[tuple[str, str]]) -> dict[str, object]:
+        """Logical files (path, dv_id) as the parameters by which `close_files` knows them."""
+        return {
+            "paths": self.array([path for path, _ in keys]),
+            "dv_ids": self.array([dv_id for _, dv_id in keys]),
+        }
+
     def map_parameter(self, document: str) -> object:
         """The JSON text of a map as a parameter of a named query."""
         return document

@@ -124,8 +124,9 @@ class Migrator:
         if not applied:
             self.up()
         elif pending:
+            newest = max((a.version for a in applied if a.version < _FIRST_OPTIONAL), default=0)
             raise SchemaOutdatedError(
-                f"{self._dialect.url.display} has schema version {applied[-1].version}, and "
+                f"{self._dialect.url.display} has schema version {newest}, and "
                 f"this release needs {self._migrations[-1].version}",
                 fix="Back it up, then run: deltalakedb migrate --catalog URL",
             )

@@ -9,7 +9,10 @@ Differences from the other engines, and why:
   copies of what a JSON column holds exactly have numbers at all.
 - Waiting for a lock ends by `lock_timeout`; idle connections may be dead after a server restart, so
   a transaction that cannot even begin is begun again on a new connection.
-- More than a few rows go in by COPY.
+- More than a few rows go in by COPY. Statements that do not wait for each other's answers share a
+  round trip (`batch`).
+- Every execution is planned anew: a plan that was made while a table was small, and kept, would
+  read the whole table for each path of a commit once it is large.
 """
 
 from __future__ import annotations
@@ -97,11 +100,19 @@ class PostgresSession(Session):
             if len(rows) <= _FEW_ROWS:
                 marks = ", ".join(["%s"] * len(relation.columns))
                 statement = f"INSERT INTO {relation.name} ({columns}) VALUES ({marks})"  # noqa: S608
-                cursor.executemany(_literal(statement), rows)
+                if len(rows) == 1:
+                    cursor.execute(_literal(statement), rows[0])
+                else:
+                    cursor.executemany(_literal(statement), rows)
                 return
             with cursor.copy(_literal(f"COPY {relation.name} ({columns}) FROM STDIN")) as copy:
                 for row in rows:
                     copy.write_row(row)
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        with self._connection.pipeline():
+            yield
 
     def array(self, values: Sequence[str]) -> object:
         return [_encode(value) for value in values]
@@ -228,7 +239,9 @@ class PostgresDialect(Dialect):
         milliseconds = max(1, int(self.url.timeout * 1000))
         with self._translated():
             connection.execute(
-                "SELECT set_config('lock_timeout', %s, false)", [f"{milliseconds}ms"]
+                "SELECT set_config('lock_timeout', %s, false),"
+                " set_config('plan_cache_mode', 'force_custom_plan', false)",
+                [f"{milliseconds}ms"],
             )
             if self.url.schema is not None:
                 path = sql.Identifier(self.url.schema).as_string(connection)
@@ -310,7 +323,8 @@ class PostgresDialect(Dialect):
     def lock_migrations(self, session: Session) -> None:
         """An advisory lock until the transaction ends; the schema is made if it is named."""
         session.execute(
-            "SELECT pg_advisory_xact_lock(%(lock)s, hashtext(%(schema)s))",
+            "SELECT pg_advisory_xact_lock(%(lock)s,"
+            " hashtext(coalesce(current_schema(), %(schema)s)))",
             {"lock": _MIGRATION_LOCK, "schema": self.url.schema or ""},
         )
         if self.url.schema is not None:
@@ -385,7 +399,8 @@ def _translate(
             why=reason,
             fix="Shorten the path, name, appId or domain: about 2600 bytes are always accepted",
         )
-    if state == "42501":
+    # 3F000: no schema of the search path may be used.
+    if state in ("42501", "3F000"):
         return CatalogPermissionError(
             f"The database role of {url.display} may not do this",
             why=reason,

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions import Action, AddFile, CommitInfo, RemoveFile
 from deltalakedb.actions.jsonvalue import dumps
+from deltalakedb.errors import InvalidActionError
 from deltalakedb.store.rows import read_commit_info
 
 if TYPE_CHECKING:
     from deltalakedb.store.dialect import Row, Session
+
+_MAX_LONG = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +172,12 @@ def account(
             closing.append(key)
             live_files -= 1
             live_bytes -= live[key]
+    if max(bytes_added, bytes_removed, live_bytes) > _MAX_LONG:
+        raise InvalidActionError(
+            "The sizes of the files of this commit add up to more than a long can hold",
+            why=f"{max(bytes_added, bytes_removed, live_bytes)} bytes",
+            fix="Pass the real sizes of the files",
+        )
     return Counts(total, adds, removes, bytes_added, bytes_removed, live_files, live_bytes), closing
 
 

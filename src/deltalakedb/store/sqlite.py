@@ -77,14 +77,14 @@ class SqliteSession(Session):
                 statement = ""
 
     def array(self, values: Sequence[str]) -> object:
-        # json_each() ends a text at NUL: it would name another file, or none, and nobody notice.
-        if any("\0" in value for value in values):
-            raise InvalidActionError(
-                "A path or deletion vector has a NUL character in its name",
-                why="No file can have such a name, and SQLite cannot look for it",
-                fix="Correct the action",
-            )
+        _refuse_nul(values)
         return json.dumps(values, ensure_ascii=False)
+
+    def file_keys(self, keys: Sequence[tuple[str, str]]) -> dict[str, object]:
+        # Joining two json_each() by position would compare each with each.
+        for key in keys:
+            _refuse_nul(key)
+        return {"keys": json.dumps(keys, ensure_ascii=False)}
 
     def insert(self, relation: Relation, rows: Sequence[Row]) -> None:
         columns = ", ".join(relation.columns)
@@ -97,6 +97,16 @@ class SqliteSession(Session):
                 f"INSERT INTO {relation.name} ({columns}) VALUES ({marks})",  # noqa: S608
                 rows,
             )
+
+
+def _refuse_nul(values: Sequence[str]) -> None:
+    # json_each() ends a text at NUL: it would name another file, or none, and nobody notice.
+    if any("\0" in value for value in values):
+        raise InvalidActionError(
+            "A path or deletion vector has a NUL character in its name",
+            why="No file can have such a name, and SQLite cannot look for it",
+            fix="Correct the action",
+        )
 
 
 def _lists_as_json(row: Row, positions: Sequence[int]) -> Row:

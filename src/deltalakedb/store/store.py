@@ -11,7 +11,7 @@ Guarantees:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Self
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Self
 from deltalakedb.actions import Action, DomainMetadata, Metadata, Protocol
 from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.clock import Clock, SystemClock
+from deltalakedb.errors import CorruptCatalogError
 from deltalakedb.store.migrate import Migrator
 from deltalakedb.store.queries import rewrite
 from deltalakedb.store.records import ActiveFilesProblem, Payload, TableRecord, VersionRecord
@@ -49,6 +50,9 @@ _DIALECTS = {
     "sqlite": ("deltalakedb.store.sqlite", "SqliteDialect"),
     "duckdb": ("deltalakedb.store.duckdb", "DuckdbDialect"),
 }
+
+# A commit with more rows than this is written by bulk loads, which cannot share a round trip.
+_BATCH_ROWS = 64
 
 
 class Store:
@@ -141,34 +145,36 @@ class Store:
         `first` version, which makes the head), and names in `closing` the live (path, dv_id) whose
         interval ends here.
         """
-        table_id, version = record.table_id, record.version
-        if first:
-            session.insert(HEADS, [(table_id, version)])
-        rows = to_rows(table_id, version, actions)
-        session.insert(VERSIONS, [record.to_row()])
-        for relation, relation_rows in rows.items():
-            session.insert(relation, relation_rows)
-        if closing:
-            session.changed(
-                "close_files",
-                table_id=table_id,
-                version=version,
-                paths=session.array([path for path, _ in closing]),
-                dv_ids=session.array([dv_id for _, dv_id in closing]),
-            )
+        rows = to_rows(record.table_id, record.version, actions)
+        rows[VERSIONS] = [record.to_row()]
+        rows[MIRROR_STATUS] = [_work_item(record, payload)]
         if ADD_FILES in rows:
-            session.insert(ACTIVE_FILES, active_rows(rows[ADD_FILES]))
-        now = record.recorded_at
-        size = len(payload.data)
-        session.insert(
-            MIRROR_STATUS,
-            [
-                (
-                    *(table_id, version, "PENDING", 0, None, payload.digest, payload.data, size),
-                    *(0, now, now),
-                )
-            ],
+            rows[ACTIVE_FILES] = active_rows(rows[ADD_FILES])
+        if first:
+            rows[HEADS] = [(record.table_id, record.version)]
+        if closing:
+            self._close_files(session, record, closing)
+        bulky = sum(map(len, rows.values())) > _BATCH_ROWS
+        with nullcontext() if bulky else session.batch():
+            for relation, relation_rows in rows.items():
+                session.insert(relation, relation_rows)
+
+    def _close_files(
+        self, session: Session, record: VersionRecord, closing: Sequence[tuple[str, str]]
+    ) -> None:
+        closed = session.changed(
+            "close_files",
+            table_id=record.table_id,
+            version=record.version,
+            **session.file_keys(closing),
         )
+        if closed != len(closing):
+            raise CorruptCatalogError(
+                f"Version {record.version} of table {record.table_id} ends {len(closing)} live "
+                f"files, but dl_active_files has {closed} of them",
+                why="It does not follow from the ledger any more; nothing was written",
+                fix="Run: deltalakedb rebuild",
+            )
 
     def version(self, session: Session, table_id: str, version: int) -> VersionRecord | None:
         """The ledger row of a version."""
@@ -239,6 +245,11 @@ class Store:
         )
         return None if row is None else int(row[0])
 
+    def participants(self, session: Session, transaction_id: str) -> dict[str, int]:
+        """The version that a transaction over many tables wrote to each, by table id."""
+        rows = session.run("participants", transaction_id=transaction_id)
+        return {row[0]: int(row[1]) for row in rows}
+
     def domain_at(
         self, session: Session, table_id: str, domain: str, version: int
     ) -> DomainMetadata | None:
@@ -296,6 +307,11 @@ class Store:
         rows = session.run("compare_active_files", table_id=table_id, limit=limit)
         decode = session.decode_text
         return [ActiveFilesProblem(r[0], decode(r[1]), decode(r[2]), r[3], r[4]) for r in rows]
+
+
+def _work_item(record: VersionRecord, payload: Payload) -> Row:
+    item = (record.table_id, record.version, "PENDING", 0, None, payload.digest, payload.data)
+    return (*item, len(payload.data), 0, record.recorded_at, record.recorded_at)
 
 
 def _table(session: Session, row: Row | None) -> TableRecord | None:

@@ -89,7 +89,16 @@ def set_properties(table: TableRecord, base: TableState, properties: Mapping[str
     check_properties(given)
     configuration: Mapping[str, str] = {**base.metadata.configuration, **given}
     metadata = replace(base.metadata, configuration=configuration)
-    if TableProperties(base.metadata.configuration).column_mapping_mode == "none":
+    before, after = TableProperties(base.metadata.configuration), TableProperties(configuration)
+    if after.enable_row_tracking and not before.enable_row_tracking and base.counts.live_files:
+        raise CommitRejectedError(
+            f"Row tracking cannot be switched on for table {table.name!r}",
+            rule="row-tracking",
+            why=f"Its {base.counts.live_files} files have no row ids, and giving them out "
+            "afterwards is not supported",
+            fix="Switch it on while the table is empty, e.g. in create_table",
+        )
+    if before.column_mapping_mode == "none":
         # Columns that files have already keep their names in them.
         schema, configuration = _mapped(
             base.metadata.schema, configuration, new_name=lambda field: field.name

@@ -28,7 +28,6 @@ from deltalakedb.actions import (
     Metadata,
     Protocol,
     RemoveFile,
-    Txn,
     serialise,
     serialise_commit,
 )
@@ -210,10 +209,11 @@ class Committer:
         with span("deltalakedb.commit", tables=len(works)):
             try:
                 with self._store.write() as session:
+                    self._look_up_recorded(session, works)
                     for work in works:
                         self._step("take")
                         self._take(session, work)
-                    self._check_settled(works)
+                    self._look_up_recorded(session, works)
                     for work in works:
                         self._step("write")
                         self._write(session, work, transaction_id)
@@ -229,15 +229,21 @@ class Committer:
         self._step("committed")
         return True
 
-    @staticmethod
-    def _check_settled(works: list[_Work]) -> None:
-        """Stop when there is nothing to write because it was committed before."""
+    def _look_up_recorded(self, session: Session, works: list[_Work]) -> None:
+        """Stop when there is nothing to write because it was committed before.
+
+        Asked before the heads are taken, so that a repeated transaction takes none; and again when
+        they are held, so that one which was repeated in the meantime is found.
+        """
+        for work in works:
+            if work.done is None:
+                self._recorded(session, work)
         done = [work for work in works if work.done is not None]
         if not done:
             return
-        # Work without an app transaction of its own shares the fate of the others.
-        identified = [w for w in works if w.change.app_txn is not None]
-        if len(done) == len(works) or len(done) == len(identified):
+        if len(done) < len(works):
+            self._find_participants(session, works, done[0])
+        if all(work.done is not None for work in works):
             raise _SettledError
         names = ", ".join(work.change.table.name for work in done)
         raise ConcurrentTransactionError(
@@ -245,6 +251,26 @@ class Committer:
             why="Its app transactions are recorded in some of its tables but not in all",
             fix="Use app transaction versions that belong to this transaction alone",
         )
+
+    def _find_participants(self, session: Session, works: list[_Work], known: _Work) -> None:
+        """Find what the transaction that recorded `known` wrote to the other tables."""
+        if known.done is None:
+            return
+        record = self._store.version(session, known.table_id, int(known.done))
+        if record is None or record.transaction_id is None:
+            return
+        versions = self._store.participants(session, record.transaction_id)
+        for work in works:
+            if work.done is not None or work.table_id not in versions:
+                continue
+            found = self._store.version(session, work.table_id, versions[work.table_id])
+            if found is None:
+                continue
+            if found.commit_uuid == work.change.commit_uuid:
+                work.written = found
+            work.done = Committed(
+                found.version, timestamp=found.committed_at, already_committed=True
+            )
 
     # --- taking the heads -----------------------------------------------------------------
 
@@ -255,8 +281,6 @@ class Committer:
             return
         state = work.state
         assert state is not None  # noqa: S101 - only a new table has none
-        if self._recorded(session, work):
-            return
         self._expect(work, state.version)
         if self._store.advance_head(session, work.table_id, expected=state.version):
             return
@@ -268,8 +292,10 @@ class Committer:
             )
         if head - state.version > _WINNERS_UNDER_LOCK:
             raise _TooFarBehindError
+        if self._recorded(session, work):
+            return
         self._rebase(session, work)
-        if work.done is not None or self._recorded(session, work):
+        if work.done is not None:
             return
         self._expect(work, head)
         rebased = work.state
@@ -374,8 +400,6 @@ class Committer:
         winners = load_winners(self._store, session, attempt, records)
         before = (state.metadata, state.protocol)
         for record, winner in zip(records, winners, strict=True):
-            if self._recorded_by(winner.actions, work):
-                continue
             try:
                 check_conflict(
                     attempt, winner, base_protocol=state.protocol, base_metadata=state.metadata
@@ -388,17 +412,6 @@ class Committer:
             self._validate_again(work, state)
         self._metrics.count("commit_rebases_total")
         work.state = state
-
-    @staticmethod
-    def _recorded_by(actions: Sequence[Action], work: _Work) -> bool:
-        """Whether a winner recorded this work's app transaction: then it is no conflict."""
-        if work.change.app_txn is None:
-            return False
-        app_id, version = work.change.app_txn
-        return any(
-            isinstance(action, Txn) and action.app_id == app_id and action.version >= version
-            for action in actions
-        )
 
     def _validate_again(self, work: _Work, state: TableState) -> None:
         validate_commit(
@@ -498,8 +511,9 @@ class Committer:
         if work.done is not None and record is None:
             return Outcome(work.done, None)
         if record is None:
-            # Without an app transaction of its own, it shares the fate of those that have one.
-            return Outcome(Committed(-1, timestamp=0, already_committed=True), None)
+            raise CorruptCatalogError(
+                f"The commit to {work.change.table.name!r} left no trace of what it wrote"
+            )
         committed = Committed(
             record.version,
             timestamp=record.committed_at,

@@ -1,8 +1,8 @@
 """The commits that came between the version a transaction started from and the head.
 
 Only what the conflict rules will look at is read: a blind append never looks at the files that
-others added, however many there are. What they removed it does look at, where they removed
-anything: a path that it adds might be one of them, and must not come back.
+others added, however many there are, and of what they removed only at the paths that it adds: one
+of them must not come back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from deltalakedb.store import Store, VersionRecord
-    from deltalakedb.store.dialect import Session
+    from deltalakedb.store.dialect import Row, Session
 
 
 def load_winners(
@@ -44,9 +44,7 @@ def load_winners(
                 AddFile(decode(path), partition_values, 0, 0, bool(data_change))
             )
     if any(record.counts.num_removes for record in records):
-        for version, path, data_change in session.run(
-            "removes_after", table_id=table_id, version=after
-        ):
+        for version, path, data_change in _removes(session, attempt, table_id, after):
             actions[version].append(RemoveFile(decode(path), bool(data_change)))
     return [
         Winner(
@@ -55,3 +53,10 @@ def load_winners(
         )
         for record in records
     ]
+
+
+def _removes(session: Session, attempt: Attempt, table_id: str, after: int) -> list[Row]:
+    if attempt.is_blind_append:
+        paths = session.array([add.path for add in attempt.adds])
+        return session.run("removed_among", table_id=table_id, version=after, paths=paths)
+    return session.run("removes_after", table_id=table_id, version=after)

@@ -17,3 +17,10 @@ UPDATE dl_active_files AS f SET removed_version = :version
 FROM (SELECT unnest(:paths::varchar[]) AS path, unnest(:dv_ids::varchar[]) AS dv_id) AS gone
 WHERE f.table_id = :table_id AND f.path = gone.path AND f.dv_id = gone.dv_id
   AND f.removed_version = 9223372036854775807;
+
+-- name: removed_among
+-- Which of the given paths were removed after :version.
+SELECT r.version, r.path, r.data_change
+FROM (SELECT unnest(:paths::varchar[]) AS path) AS wanted
+JOIN dl_remove_files AS r
+  ON r.table_id = :table_id AND r.path = wanted.path AND r.version > :version;

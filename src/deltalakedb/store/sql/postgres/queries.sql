@@ -47,3 +47,10 @@ LIMIT :limit;
 -- name: lock_head
 -- The newest version, held until the transaction ends.
 SELECT current_version FROM dl_table_heads WHERE table_id = :table_id FOR UPDATE;
+
+-- name: removed_among
+-- Which of the given paths were removed after :version.
+SELECT r.version, r.path, r.data_change
+FROM unnest(:paths::text[]) AS wanted(path)
+JOIN dl_remove_files AS r
+  ON r.table_id = :table_id AND r.path = wanted.path AND r.version > :version;

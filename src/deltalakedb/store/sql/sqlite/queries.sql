@@ -13,9 +13,21 @@ CROSS JOIN dl_active_files AS f
   ON f.table_id = :table_id AND f.path = wanted.value AND +f.removed_version = 9223372036854775807;
 
 -- name: close_files
--- End the interval of live files, given as parallel lists.
-UPDATE dl_active_files AS f SET removed_version = :version
-FROM json_each(:paths) AS p
-JOIN json_each(:dv_ids) AS d ON d.key = p.key
-WHERE f.table_id = :table_id AND f.path = p.value AND f.dv_id = d.value
-  AND +f.removed_version = 9223372036854775807;
+-- End the interval of live files, given as a list of pairs. The inner CROSS JOIN is an order: look
+-- each pair up, instead of looking through the pairs for each live file.
+UPDATE dl_active_files SET removed_version = :version
+WHERE rowid IN (
+    SELECT f.rowid
+    FROM json_each(:keys) AS gone
+    CROSS JOIN dl_active_files AS f
+      ON f.table_id = :table_id AND f.path = json_extract(gone.value, '$[0]')
+         AND f.dv_id = json_extract(gone.value, '$[1]')
+         AND +f.removed_version = 9223372036854775807
+);
+
+-- name: removed_among
+-- Which of the given paths were removed after :version.
+SELECT r.version, r.path, r.data_change
+FROM json_each(:paths) AS wanted
+CROSS JOIN dl_remove_files AS r
+  ON r.table_id = :table_id AND r.path = wanted.value AND +r.version > :version;

@@ -65,7 +65,7 @@ CREATE TABLE dl_add_files (
     extra                      JSON,
     PRIMARY KEY (table_id, version, path, dv_id)
 );
-CREATE INDEX dl_add_files_path ON dl_add_files (table_id, path, version DESC);
+CREATE INDEX dl_add_files_path ON dl_add_files (table_id, path, dv_id, version DESC);
 CREATE INDEX dl_add_files_partition_values ON dl_add_files
     USING GIN (partition_values jsonb_path_ops);
 
@@ -87,7 +87,7 @@ CREATE TABLE dl_remove_files (
     extra                      JSON,
     PRIMARY KEY (table_id, version, path, dv_id)
 );
-CREATE INDEX dl_remove_files_path ON dl_remove_files (table_id, path, version DESC);
+CREATE INDEX dl_remove_files_path ON dl_remove_files (table_id, path, dv_id, version DESC);
 
 CREATE TABLE dl_cdc_files (
     table_id         UUID    NOT NULL,

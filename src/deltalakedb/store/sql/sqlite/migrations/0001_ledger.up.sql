@@ -62,7 +62,7 @@ CREATE TABLE dl_add_files (
     extra                      TEXT    CHECK (extra IS NULL OR json_valid(extra)),
     PRIMARY KEY (table_id, version, path, dv_id)
 ) STRICT;
-CREATE INDEX dl_add_files_path ON dl_add_files (table_id, path, version DESC);
+CREATE INDEX dl_add_files_path ON dl_add_files (table_id, path, dv_id, version DESC);
 
 CREATE TABLE dl_remove_files (
     table_id                   TEXT    NOT NULL,
@@ -82,7 +82,7 @@ CREATE TABLE dl_remove_files (
     extra                      TEXT    CHECK (extra IS NULL OR json_valid(extra)),
     PRIMARY KEY (table_id, version, path, dv_id)
 ) STRICT;
-CREATE INDEX dl_remove_files_path ON dl_remove_files (table_id, path, version DESC);
+CREATE INDEX dl_remove_files_path ON dl_remove_files (table_id, path, dv_id, version DESC);
 
 CREATE TABLE dl_cdc_files (
     table_id         TEXT    NOT NULL,
