@@ -5,36 +5,60 @@ writer knows of each of its commits whether it happened.
 """
 
 import random
+import threading
 import time
 from collections.abc import Iterator
 
+import psycopg
 import pytest
 
+from concurrency.checker import KEY_PARAMETER
 from concurrency.crowd import Crowd
-from concurrency.journal import Outcome
+from concurrency.jobs import PATIENT
+from concurrency.journal import Journal, Outcome, Part
+from concurrency.workload import acknowledge, add, transfer_path
+from deltalakedb.lake import Lake
+from deltalakedb.transaction.change import Committed
 
 from postgres_server import PostgresServer
 
 WRITERS = 6
+# Whoever asks for more than a commit on the server's own disk waits for a standby that does not
+# exist: the commit is safe, and there after a restart, but its answer never comes.
+SETTINGS = {"synchronous_standby_names": "nobody", "synchronous_commit": "local"}
+UNANSWERED = "-csynchronous_commit=on"
 
 
 @pytest.fixture(scope="module")
 def mortal_server() -> Iterator[PostgresServer]:
-    """A server of its own: its commits survive its death, as the system keeps what it wrote."""
-    with PostgresServer(fsync=False, settings={"synchronous_commit": "on"}) as server:
+    """A server of its own; like any, it has its commits on disk when it dies."""
+    with PostgresServer(settings=SETTINGS) as server:
         yield server
 
 
-def test_three_deaths_of_the_server(crowd: Crowd, mortal_server: PostgresServer) -> None:
-    kill_server(crowd, mortal_server, kills=3)
+def test_three_deaths_under_load(crowd: Crowd, mortal_server: PostgresServer) -> None:
+    kill_under_load(crowd, mortal_server, kills=3)
 
 
 @pytest.mark.soak
-def test_hundreds_of_deaths_of_the_server(crowd: Crowd, mortal_server: PostgresServer) -> None:
-    kill_server(crowd, mortal_server, kills=200)
+def test_hundreds_of_deaths_under_load(crowd: Crowd, mortal_server: PostgresServer) -> None:
+    kill_under_load(crowd, mortal_server, kills=200)
 
 
-def kill_server(crowd: Crowd, server: PostgresServer, *, kills: int) -> None:
+def test_deaths_between_a_commit_and_its_answer(
+    crowd: Crowd, mortal_server: PostgresServer
+) -> None:
+    kill_before_the_answer(crowd, mortal_server, kills=2)
+
+
+@pytest.mark.soak
+def test_a_hundred_deaths_between_a_commit_and_its_answer(
+    crowd: Crowd, mortal_server: PostgresServer
+) -> None:
+    kill_before_the_answer(crowd, mortal_server, kills=100)
+
+
+def kill_under_load(crowd: Crowd, server: PostgresServer, *, kills: int) -> None:
     crowd.settle(server.url(server.create_database()))
     chance = random.Random(kills)
     for n in range(WRITERS):
@@ -58,3 +82,56 @@ def kill_server(crowd: Crowd, server: PostgresServer, *, kills: int) -> None:
 def wait_for_commits(crowd: Crowd) -> None:
     enough = crowd.acknowledged() + WRITERS
     crowd.wait_for(0, lambda: crowd.acknowledged() >= enough)
+
+
+def kill_before_the_answer(crowd: Crowd, server: PostgresServer, *, kills: int) -> None:
+    database = server.create_database()
+    crowd.settle(server.url(database))
+    journal = Journal(crowd.journal("unlucky"))
+    with Lake.connect(server.url(database, options=UNANSWERED), retry=PATIENT) as lake:
+        for n in range(kills):
+            names = ("a", "b") if n % 2 else ("a",)
+            committing = Committing(lake, journal, f"unlucky-{n}", names)
+            committing.start()
+            wait_for_unanswered_commit(server.url(database))
+            server.kill()
+            server.start()
+            committing.join()
+            acknowledge(journal, committing.key, committing.results, resolved=True)
+    journal.end()
+    report = crowd.prove()
+    crowd.tell(f"{kills} kills of the server before its answer", report)
+    assert report.resolved == kills
+
+
+class Committing(threading.Thread):
+    """A commit whose answer does not come before the server dies."""
+
+    def __init__(self, lake: Lake, journal: Journal, key: str, names: tuple[str, ...]) -> None:
+        super().__init__(daemon=True)
+        self.key = key
+        self.results: dict[str, Committed] = {}
+        self._lake = lake
+        self._journal = journal
+        self._names = names
+
+    def run(self) -> None:
+        path = transfer_path(self.key, self._names)
+        with self._lake.transaction() as tx:
+            for name in self._names:
+                tx.table(name).add_actions(
+                    [add(path)], operation_parameters={KEY_PARAMETER: self.key}
+                )
+            parts = {name: Part((path,)) for name in self._names}
+            self._journal.trying(self.key, "transfer", parts)
+        self.results = tx.results
+
+
+def wait_for_unanswered_commit(url: str) -> None:
+    waiting = (
+        "SELECT 1 FROM pg_stat_activity "
+        "WHERE datname = current_database() AND wait_event = 'SyncRep'"
+    )
+    with psycopg.connect(url, autocommit=True) as connection:
+        while connection.execute(waiting).fetchone() is None:
+            time.sleep(0.005)

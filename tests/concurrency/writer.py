@@ -62,7 +62,7 @@ def legitimate(operation: str, error: str, tables: Mapping[str, Part]) -> bool:
 
 
 class Writer:
-    """One writer with its own randomness; `life` tells its restarts apart."""
+    """One writer with its own randomness."""
 
     def __init__(
         self, lake: Lake, journal: Journal, name: str, *, blind: bool, outages: bool = False
