@@ -45,6 +45,17 @@ def test_hundreds_of_deaths_under_load(crowd: Crowd, mortal_server: PostgresServ
     kill_under_load(crowd, mortal_server, kills=200)
 
 
+def test_connections_cut_under_load(crowd: Crowd, mortal_server: PostgresServer) -> None:
+    cut_under_load(crowd, mortal_server, cuts=40)
+
+
+@pytest.mark.soak
+def test_thousands_of_connections_cut_under_load(
+    crowd: Crowd, mortal_server: PostgresServer
+) -> None:
+    cut_under_load(crowd, mortal_server, cuts=3000)
+
+
 def test_deaths_between_a_commit_and_its_answer(
     crowd: Crowd, mortal_server: PostgresServer
 ) -> None:
@@ -59,21 +70,51 @@ def test_a_hundred_deaths_between_a_commit_and_its_answer(
 
 
 def kill_under_load(crowd: Crowd, server: PostgresServer, *, kills: int) -> None:
-    crowd.settle(server.url(server.create_database()))
     chance = random.Random(kills)
-    for n in range(WRITERS):
-        name = f"{'blind' if n < 2 else 'mixed'}{n}"
-        crowd.start(name, crowd.job("write", name, blind=n < 2, outages=True))
-    crowd.start("reader", crowd.job("read", "reader", outages=True))
+    start(crowd, server.url(server.create_database()))
     for _ in range(kills):
         wait_for_commits(crowd)
         time.sleep(chance.random() * 0.1)
         server.kill()
         server.start()
     wait_for_commits(crowd)
+    finish(crowd, f"{kills} kills of the server")
+
+
+def cut_under_load(crowd: Crowd, server: PostgresServer, *, cuts: int) -> None:
+    """The server ends single connections, wherever they are; the others go on meanwhile."""
+    chance = random.Random(cuts)
+    url = server.url(server.create_database())
+    start(crowd, url)
+    wait_for_commits(crowd)
+    with psycopg.connect(url, autocommit=True) as admin:
+        done = 0
+        while done < cuts:
+            found = admin.execute(
+                "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
+                "AND backend_type = 'client backend' AND pid <> pg_backend_pid() "
+                "AND state <> 'idle'"
+            ).fetchall()
+            if found:
+                admin.execute("SELECT pg_terminate_backend(%s)", [chance.choice(found)[0]])
+                done += 1
+            time.sleep(chance.random() * 0.03)
+    wait_for_commits(crowd)
+    finish(crowd, f"{cuts} connections cut")
+
+
+def start(crowd: Crowd, url: str) -> None:
+    crowd.settle(url)
+    for n in range(WRITERS):
+        name = f"{'blind' if n < 2 else 'mixed'}{n}"
+        crowd.start(name, crowd.job("write", name, blind=n < 2, outages=True))
+    crowd.start("reader", crowd.job("read", "reader", outages=True))
+
+
+def finish(crowd: Crowd, title: str) -> None:
     crowd.finish()
     report = crowd.prove()
-    crowd.tell(f"{kills} kills of the server", report)
+    crowd.tell(title, report)
     # Patience is all it takes: nobody died, so nobody is left in doubt.
     assert report.outcomes[Outcome.UNKNOWN.value] == 0
     assert report.outcomes[Outcome.IN_FLIGHT.value] == 0
