@@ -27,6 +27,7 @@ INT32 = st.integers(-(2**31), 2**31 - 1)
 SIZE = st.integers(0, 2**63 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 PATH = TEXT.filter(lambda t: t != "" and "\0" not in t and "%00" not in t)
+IDENTIFIER = TEXT.filter(lambda t: t != "" and "\0" not in t)
 DECIMALS = st.decimals(allow_nan=False, allow_infinity=False).filter(
     lambda d: d.as_tuple().exponent != 0
 )
@@ -52,7 +53,12 @@ def objects(draw: st.DrawFn, required: dict[str, Any], optional: dict[str, Any])
 
 
 VECTOR = objects(
-    {"storageType": TEXT, "pathOrInlineDv": TEXT, "sizeInBytes": INT32, "cardinality": SIZE},
+    {
+        "storageType": IDENTIFIER,
+        "pathOrInlineDv": IDENTIFIER,
+        "sizeInBytes": INT32,
+        "cardinality": SIZE,
+    },
     {"offset": INT32},
 )
 TAIL: dict[str, Any] = {

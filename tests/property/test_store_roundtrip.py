@@ -43,6 +43,7 @@ text = st.one_of(
 )
 paths = text.map(lambda s: s.replace("\0", "").replace("%00", "")).filter(bool)
 int64 = st.one_of(st.integers(-(2**63), 2**63 - 1), st.sampled_from([-(2**63), 2**63 - 1, 0]))
+identifiers = text.map(lambda s: s.replace("\0", "")).filter(bool)
 natural = st.one_of(st.integers(0, 2**63 - 1), st.sampled_from([0, 2**63 - 1]))
 # Beside the ledger the catalog sums sizes up, so that their sum has to fit 64 bits too.
 size = st.one_of(st.integers(0, 2**56), st.just(0))
@@ -104,8 +105,8 @@ def fields(
 
 deletion_vector = fields(
     {
-        "storageType": st.sampled_from("upi") | text,
-        "pathOrInlineDv": text,
+        "storageType": st.sampled_from("upi") | identifiers,
+        "pathOrInlineDv": identifiers,
         "sizeInBytes": int32,
         "cardinality": natural,
     },

@@ -43,6 +43,14 @@ def read_path(value: Any) -> str:
     return path
 
 
+def read_identifier(value: Any) -> str:
+    """Accept text that is part of a key: it is there, and no engine cuts it short."""
+    text = read_string(value)
+    if not text or "\0" in text:
+        raise WrongType("a non-empty string without NUL")
+    return text
+
+
 def read_stats(value: Any) -> str:
     """Accept statistics only as JSON text: readers reject the object form."""
     if isinstance(value, Mapping):
@@ -289,8 +297,8 @@ def _missing_field(action: str, name: str, given: Mapping[str, Any]) -> InvalidA
 DELETION_VECTOR: Final = Layout(
     "deletionVector",
     (
-        Field("storageType", "storage_type", read_path, required=True),
-        Field("pathOrInlineDv", "path_or_inline_dv", read_path, required=True),
+        Field("storageType", "storage_type", read_identifier, required=True),
+        Field("pathOrInlineDv", "path_or_inline_dv", read_identifier, required=True),
         Field("sizeInBytes", "size_in_bytes", read_int32, required=True),
         Field("cardinality", "cardinality", read_size, required=True),
         Field("offset", "offset", read_int32),
