@@ -14,6 +14,9 @@ from concurrency.workload import create_tables
 from concurrency.writer import legitimate
 from deltalakedb.lake import Lake
 
+SLOW_MACHINE = 600
+"""Seconds after which a test that waits for its workers is stuck, on whatever machine."""
+
 
 class Crowd:
     """The workers of one test. Each life of a worker has a journal of its own."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from concurrency.crowd import Crowd
+from concurrency.crowd import SLOW_MACHINE, Crowd
 from concurrency.journal import Outcome, Story
 from deltalakedb.store.url import Engine
 
@@ -18,6 +18,7 @@ ENOUGH = 3
 """Commits of every writer, and looks of every reader, without which a run shows nothing."""
 
 
+@pytest.mark.timeout(SLOW_MACHINE)
 def test_mixed_commits_for_seconds(crowd: Crowd, catalog_url: str, engine: Engine) -> None:
     contend(crowd, catalog_url, engine, seconds=4)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from concurrency.crowd import Crowd
+from concurrency.crowd import SLOW_MACHINE, Crowd
 from concurrency.dying import KINDS, LAST
 from concurrency.journal import Outcome
 from concurrency.nursery import Nursery
@@ -19,6 +19,7 @@ from deltalakedb.store.url import Engine
 FEWEST = {"one table": 12, "rebased": 15, "many tables": 20, "properties": 8, "create": 8}
 
 
+@pytest.mark.timeout(SLOW_MACHINE)
 @pytest.mark.parametrize("kind", KINDS)
 def test_death_at_every_point_of_a_commit(
     crowd: Crowd, catalog_url: str, engine: Engine, kind: str, tmp_path: Path
@@ -45,6 +46,7 @@ def test_death_at_every_point_of_a_commit(
     assert report.outcomes[Outcome.IN_FLIGHT.value] == deaths
 
 
+@pytest.mark.timeout(SLOW_MACHINE)
 def test_random_deaths_under_load(crowd: Crowd, catalog_url: str, engine: Engine) -> None:
     kill_under_load(crowd, catalog_url, engine, kills=10 if engine == "duckdb" else 20)
 

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from concurrency.checker import KEY_PARAMETER
-from concurrency.crowd import Crowd
+from concurrency.crowd import SLOW_MACHINE, Crowd
 from concurrency.jobs import PATIENT
 from concurrency.journal import Journal, Outcome, Part
 from concurrency.workload import acknowledge, add, transfer_path
@@ -36,6 +36,7 @@ def mortal_server() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.mark.timeout(SLOW_MACHINE)
 def test_three_deaths_under_load(crowd: Crowd, mortal_server: PostgresServer) -> None:
     kill_under_load(crowd, mortal_server, kills=3)
 
@@ -45,6 +46,7 @@ def test_hundreds_of_deaths_under_load(crowd: Crowd, mortal_server: PostgresServ
     kill_under_load(crowd, mortal_server, kills=200)
 
 
+@pytest.mark.timeout(SLOW_MACHINE)
 def test_connections_cut_under_load(crowd: Crowd, mortal_server: PostgresServer) -> None:
     cut_under_load(crowd, mortal_server, cuts=40)
 
@@ -56,6 +58,7 @@ def test_thousands_of_connections_cut_under_load(
     cut_under_load(crowd, mortal_server, cuts=3000)
 
 
+@pytest.mark.timeout(SLOW_MACHINE)
 def test_deaths_between_a_commit_and_its_answer(
     crowd: Crowd, mortal_server: PostgresServer
 ) -> None:
