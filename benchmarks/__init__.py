@@ -1,0 +1,1 @@
+"""Benchmarks: one scenario a file, peers beside us in the same run."""
