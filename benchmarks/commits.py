@@ -1,31 +1,28 @@
 """Commits: ours against a bare loop of the same statements, and beside delta-rs and DuckLake.
 
-The bare loop sends, through the driver and with rows prepared beforehand, exactly the statements that
-a commit of ours sends: it is what the database alone costs. Goals: at least 60 % of its rate for
-small commits (one writer, and eight on eight tables), at most three times a bulk load of the same rows
-for a commit of 100,000 adds.
+The bare loop sends, through the driver and with rows prepared beforehand, exactly the statements
+that a commit of ours sends: it is what the database alone costs. Goals: at least 60 % of its rate
+for small commits (one writer, and eight on eight tables), at most three times a bulk load of the
+same rows for a commit of 100,000 adds.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import tempfile
-import threading
-import time
 import uuid
 from contextlib import ExitStack
 from pathlib import Path
 
 import deltalakedb
-from benchmarks.harness import Contestant, Ratio, Report, compare, median_ratio, timed
-from benchmarks.writers import WriterPool
 from benchmarks.bare import BareLoop, new_add, prepare
+from benchmarks.harness import Contestant, Ratio, Report, compare, median_ratio, timed, timed_each
+from benchmarks.writers import WriterPool
 from deltalakedb.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-from postgres_server import PostgresServer  # noqa: E402 - the launcher that the tests use
+from postgres_server import PostgresServer
 
 SCHEMA = json.dumps(
     {
@@ -84,11 +81,11 @@ def _small_commits(
 
     def our_loop() -> float:
         adds = [[new_add()] for _ in range(commits)]
-        return timed(lambda: [ours.commit(actions) for actions in adds])
+        return timed_each(ours.commit, adds)
 
     def bare_loop() -> float:
         rows = [prepare(bare.table_id, bare.next_version(), [new_add()]) for _ in range(commits)]
-        return timed(lambda: [bare.send(row) for row in rows])
+        return timed_each(bare.send, rows)
 
     our_loop(), bare_loop()  # warm
     times = compare(
@@ -176,7 +173,7 @@ def _peers(
             contestants[f"ours on {engine}"] = _our_appends(_table(lake, folder), commits)
         for name, build in (
             ("delta-rs", _delta_rs_appends),
-            ("DuckLake on sqlite", _ducklake_appends),
+            ("DuckLake", _ducklake_appends),
         ):
             try:
                 contestants[name] = build(folder, commits)
@@ -200,7 +197,7 @@ def _peers(
 
 
 def _our_appends(table: Table, commits: int) -> Contestant:
-    return lambda: timed(lambda: [table.commit([new_add()]) for _ in range(commits)])
+    return lambda: timed_each(lambda _: table.commit([new_add()]), range(commits))
 
 
 def _delta_rs_appends(folder: Path, commits: int) -> Contestant:
@@ -212,13 +209,20 @@ def _delta_rs_appends(folder: Path, commits: int) -> Contestant:
     path = folder / uuid.uuid4().hex
     table = DeltaTable.create(str(path), schema=pa.schema([("id", pa.int64())]))
 
-    def append() -> None:
+    def append(_: int) -> None:
         add = new_add()
-        action = AddAction(add.path, add.size, {}, add.modification_time, True, add.stats or "")
+        action = AddAction(
+            path=add.path,
+            size=add.size,
+            partition_values={},
+            modification_time=add.modification_time,
+            data_change=True,
+            stats=add.stats or "",
+        )
         table.create_write_transaction([action], "append", table.schema())
         table.update_incremental()
 
-    return lambda: timed(lambda: [append() for _ in range(commits)])
+    return lambda: timed_each(append, range(commits))
 
 
 def _ducklake_appends(folder: Path, commits: int) -> Contestant:
@@ -238,7 +242,7 @@ def _ducklake_appends(folder: Path, commits: int) -> Contestant:
     connection.execute("CREATE TABLE lake.t (id BIGINT)")
     pq.write_table(pa.table({"id": [1, 2, 3]}), data / "file.parquet")
 
-    def append() -> None:
+    def append(_: int) -> None:
         connection.execute(f"CALL ducklake_add_data_files('lake', 't', '{data / 'file.parquet'}')")
 
-    return lambda: timed(lambda: [append() for _ in range(commits)])
+    return lambda: timed_each(append, range(commits))

@@ -10,9 +10,10 @@ import gc
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,4 +87,12 @@ def timed(work: Callable[[], object]) -> float:
     """Seconds that a piece of work takes."""
     started = time.perf_counter()
     work()
+    return time.perf_counter() - started
+
+
+def timed_each(work: Callable[[Any], object], items: Iterable[Any]) -> float:
+    """Seconds that a piece of work takes for all items, one after the other."""
+    started = time.perf_counter()
+    for item in items:
+        work(item)
     return time.perf_counter() - started

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Self
@@ -60,16 +61,17 @@ def _write(pipe: Connection, url: str, name: str, table_id: str, kind: str) -> N
         table, bare = lake.table(name), BareLoop(url, table_id)
         while commits := pipe.recv():
             if kind == "ours":
-                adds = [[new_add()] for _ in range(commits)]
+                work: list[Callable[[], object]] = [
+                    partial(table.commit, [new_add()]) for _ in range(commits)
+                ]
             else:
-                rows = [prepare(table_id, bare.next_version(), [new_add()]) for _ in range(commits)]
+                work = [
+                    partial(bare.send, prepare(table_id, bare.next_version(), [new_add()]))
+                    for _ in range(commits)
+                ]
             pipe.send("ready")
             pipe.recv()
-            if kind == "ours":
-                for actions in adds:
-                    table.commit(actions)
-            else:
-                for row in rows:
-                    bare.send(row)
+            for commit in work:
+                commit()
             pipe.send("done")
         bare.close()

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from itertools import accumulate
 from typing import Any
 
 logger = logging.getLogger("deltalakedb")
@@ -20,21 +21,25 @@ logger = logging.getLogger("deltalakedb")
 _BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 60_000)
 
 
-@dataclass(slots=True)
 class Histogram:
-    """A distribution in cumulative buckets (upper bounds in the unit of the metric)."""
+    """A distribution in buckets (upper bounds in the unit of the metric)."""
 
-    count: int = 0
-    total: float = 0.0
-    buckets: dict[float, int] = field(default_factory=lambda: dict.fromkeys(_BUCKETS, 0))
+    __slots__ = ("_buckets", "count", "total")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+        self._buckets = [0] * (len(_BUCKETS) + 1)
 
     def observe(self, value: float) -> None:
         """Count one value."""
         self.count += 1
         self.total += value
-        for bound in _BUCKETS:
-            if value <= bound:
-                self.buckets[bound] += 1
+        self._buckets[bisect_left(_BUCKETS, value)] += 1
+
+    def cumulative(self) -> dict[float, int]:
+        """How many values were at most each bound."""
+        return dict(zip(_BUCKETS, accumulate(self._buckets), strict=False))
 
 
 class Metrics:
@@ -69,33 +74,36 @@ class Metrics:
                 read[name] = {
                     "count": histogram.count,
                     "sum": histogram.total,
-                    "buckets": dict(histogram.buckets),
+                    "buckets": histogram.cumulative(),
                 }
             return read
 
 
-def event(name: str, fields: Mapping[str, Any]) -> None:
-    """One structured log record: the name as its message, the fields as attribute `fields`."""
+def event(name: str, fields: Callable[[], Mapping[str, Any]]) -> None:
+    """One structured log record: the name as its message, the fields as attribute `fields`.
+
+    The fields are asked for only when somebody listens.
+    """
     if logger.isEnabledFor(logging.INFO):
-        shown = " ".join(f"{key}={value}" for key, value in fields.items())
-        logger.info("%s %s", name, shown, extra={"event": name, "fields": dict(fields)})
+        told = dict(fields())
+        shown = " ".join(f"{key}={value}" for key, value in told.items())
+        logger.info("%s %s", name, shown, extra={"event": name, "fields": told})
 
 
 @cache
-def _tracer() -> Any:
+def _trace_api() -> Any:
     try:
         from opentelemetry import trace
     except ImportError:
         return None
-    return trace.get_tracer("deltalakedb")
+    return trace
 
 
-@contextmanager
-def span(name: str, **attributes: str | int) -> Iterator[None]:
-    """An OpenTelemetry span around a piece of work, when its API is installed."""
-    tracer = _tracer()
-    if tracer is None:
-        yield
-        return
-    with tracer.start_as_current_span(name, attributes=attributes):
-        yield
+def span(name: str, **attributes: str | int) -> AbstractContextManager[Any]:
+    """An OpenTelemetry span around a piece of work, when an SDK collects them."""
+    trace = _trace_api()
+    if trace is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return nullcontext()
+    tracer = trace.get_tracer("deltalakedb")
+    started: AbstractContextManager[Any] = tracer.start_as_current_span(name, attributes=attributes)
+    return started

@@ -13,7 +13,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import StatusCode, Tracer
+from opentelemetry.trace import StatusCode
 
 from deltalakedb import telemetry
 from deltalakedb.errors import (
@@ -231,10 +231,6 @@ def test_a_refused_commit_is_a_span_with_its_error(
     assert span.status.status_code is StatusCode.ERROR
     (event,) = span.events
     assert "CommitRejectedError" in str((event.attributes or {})["exception.type"])
-
-
-def test_the_tracer_is_that_of_the_process() -> None:
-    assert isinstance(telemetry._tracer(), Tracer)
 
 
 def test_commits_need_no_opentelemetry(tmp_path: Path) -> None:

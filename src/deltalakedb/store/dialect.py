@@ -15,11 +15,33 @@ from deltalakedb.store.queries import load_queries, rewrite
 from deltalakedb.store.relations import Relation
 
 if TYPE_CHECKING:
+    from deltalakedb.errors import DeltaLakeDbError
     from deltalakedb.store.url import CatalogUrl, Engine
 
 Row = tuple[Any, ...]
-Translated = Callable[[], AbstractContextManager[None]]
-"""Inside it, a driver's error becomes one of ours."""
+
+
+class Translating:
+    """Inside `with`, a driver's error becomes one of ours; it may be entered any number of times.
+
+    A class and not a generator, because every statement passes through it.
+    """
+
+    __slots__ = ("_kind", "_translate")
+
+    def __init__(self, kind: type[Exception], translate: Callable[[Any], DeltaLakeDbError]) -> None:
+        self._kind = kind
+        self._translate = translate
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if error is not None and isinstance(error, self._kind):
+            raise self._translate(error) from error
+
+
+Translated = Callable[[], Translating]
 
 
 class Session(ABC):

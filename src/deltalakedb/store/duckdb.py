@@ -36,7 +36,7 @@ from deltalakedb.errors import (
     MissingDriverError,
     TransactionAbortedError,
 )
-from deltalakedb.store.dialect import Dialect, Row, Session, Translated
+from deltalakedb.store.dialect import Dialect, Row, Session, Translated, Translating
 from deltalakedb.store.pool import Pool
 from deltalakedb.store.relations import Kind, Relation
 
@@ -213,6 +213,7 @@ class DuckdbDialect(Dialect):
 
     def __init__(self, url: CatalogUrl) -> None:
         self.url = url
+        self._translating = Translating(duckdb.Error, lambda error: _translate(error, url))
         self._key = (os.getpid(), os.path.realpath(url.target))
         self._instance = self._open()
         self._closed = False
@@ -307,12 +308,8 @@ class DuckdbDialect(Dialect):
         finally:
             self._pool.release(connection)
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except duckdb.Error as error:
-            raise _translate(error, self.url) from error
+    def _translated(self) -> Translating:
+        return self._translating
 
     def lock_migrations(self, session: Session) -> None:
         """The writer lock of this process holds off every other migrator."""

@@ -11,16 +11,19 @@ Differences from the other engines, and why:
   a transaction that cannot even begin is begun again on a new connection.
 - More than a few rows go in by COPY. Statements that do not wait for each other's answers share a
   round trip (`batch`).
-- Every execution is planned anew: a plan that was made while a table was small, and kept, would
-  read the whole table for each path of a commit once it is large.
+- Plans are kept, and one that was made while a relation was small may read all of it for each path
+  of a commit once it is large. Whatever goes through here names the rows it wants, so plans that
+  read whole relations are switched off. (Listings go through ADBC, on connections of their own.)
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, LiteralString
 
 from deltalakedb.actions.jsonvalue import dumps, loads
@@ -36,7 +39,7 @@ from deltalakedb.errors import (
     MissingDriverError,
     TransactionAbortedError,
 )
-from deltalakedb.store.dialect import Dialect, Row, Session, Translated
+from deltalakedb.store.dialect import Dialect, Row, Session, Translated, Translating
 from deltalakedb.store.pool import Pool
 from deltalakedb.store.relations import Kind, Relation
 
@@ -89,25 +92,17 @@ class PostgresSession(Session):
             self._connection.execute(_literal(sql))
 
     def insert(self, relation: Relation, rows: Sequence[Row]) -> None:
-        columns = ", ".join(relation.columns)
-        coded = [
-            (i, kind)
-            for i, kind in enumerate(relation.kinds)
-            if kind in (Kind.TEXT, Kind.MAP, Kind.LIST)
-        ]
-        rows = [_encode_row(row, coded) for row in rows]
+        way = _way_in(relation)
+        rows = [_encode_row(row, way.coded) for row in rows]
         with self._translated(), self._connection.cursor() as cursor:
-            if len(rows) <= _FEW_ROWS:
-                marks = ", ".join(["%s"] * len(relation.columns))
-                statement = f"INSERT INTO {relation.name} ({columns}) VALUES ({marks})"  # noqa: S608
-                if len(rows) == 1:
-                    cursor.execute(_literal(statement), rows[0])
-                else:
-                    cursor.executemany(_literal(statement), rows)
-                return
-            with cursor.copy(_literal(f"COPY {relation.name} ({columns}) FROM STDIN")) as copy:
-                for row in rows:
-                    copy.write_row(row)
+            if len(rows) == 1:
+                cursor.execute(way.insert, rows[0])
+            elif len(rows) <= _FEW_ROWS:
+                cursor.executemany(way.insert, rows)
+            else:
+                with cursor.copy(way.copy) as copy:
+                    for row in rows:
+                        copy.write_row(row)
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -129,6 +124,30 @@ class PostgresSession(Session):
     @staticmethod
     def _encoded(params: Mapping[str, object]) -> dict[str, Any]:
         return {k: _encode(v) if type(v) is str else v for k, v in params.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _WayIn:
+    """How rows of a relation are written, and which of their columns must be encoded."""
+
+    insert: LiteralString
+    copy: LiteralString
+    coded: tuple[tuple[int, Kind], ...]
+
+
+@cache
+def _way_in(relation: Relation) -> _WayIn:
+    columns = ", ".join(relation.columns)
+    marks = ", ".join(["%s"] * len(relation.columns))
+    return _WayIn(
+        _literal(f"INSERT INTO {relation.name} ({columns}) VALUES ({marks})"),  # noqa: S608
+        _literal(f"COPY {relation.name} ({columns}) FROM STDIN"),
+        tuple(
+            (position, kind)
+            for position, kind in enumerate(relation.kinds)
+            if kind in (Kind.TEXT, Kind.MAP, Kind.LIST)
+        ),
+    )
 
 
 def _literal(text: str) -> LiteralString:
@@ -200,6 +219,10 @@ class PostgresDialect(Dialect):
 
     def __init__(self, url: CatalogUrl) -> None:
         self.url = url
+        self._translating = {
+            lost: Translating(psycopg.Error, partial(_translate, url=url, lost=lost))
+            for lost in (CatalogConnectionLostError, CommitOutcomeUnknownError)
+        }
         self._pool: Pool[psycopg.Connection[Row]] = Pool(
             self._connect,
             close=_close,
@@ -240,26 +263,26 @@ class PostgresDialect(Dialect):
         with self._translated():
             connection.execute(
                 "SELECT set_config('lock_timeout', %s, false),"
-                " set_config('plan_cache_mode', 'force_custom_plan', false)",
+                " set_config('enable_seqscan', 'off', false),"
+                " set_config('enable_hashjoin', 'off', false),"
+                " set_config('enable_mergejoin', 'off', false)",
                 [f"{milliseconds}ms"],
             )
             if self.url.schema is not None:
                 path = sql.Identifier(self.url.schema).as_string(connection)
                 connection.execute("SELECT set_config('search_path', %s, false)", [path])
 
-    @contextmanager
-    def read(self) -> Iterator[Session]:
+    def read(self) -> AbstractContextManager[Session]:
         """READ COMMITTED: enough, because the ledger of a version never changes."""
-        begin: LiteralString = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY"
-        with self._transaction(begin, CatalogConnectionLostError) as session:
-            yield session
+        return self._transaction(
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY", CatalogConnectionLostError
+        )
 
-    @contextmanager
-    def write(self) -> Iterator[Session]:
+    def write(self) -> AbstractContextManager[Session]:
         """READ COMMITTED; the compare-and-set of a head waits for the writer before it."""
-        begin: LiteralString = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
-        with self._transaction(begin, CommitOutcomeUnknownError) as session:
-            yield session
+        return self._transaction(
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", CommitOutcomeUnknownError
+        )
 
     @contextmanager
     def _transaction(
@@ -311,14 +334,10 @@ class PostgresDialect(Dialect):
         connection.close()
         self._pool.release(connection)
 
-    @contextmanager
     def _translated(
         self, lost: type[CatalogConnectionLostError] = CatalogConnectionLostError
-    ) -> Iterator[None]:
-        try:
-            yield
-        except psycopg.Error as error:
-            raise _translate(error, self.url, lost) from error
+    ) -> Translating:
+        return self._translating[lost]
 
     def lock_migrations(self, session: Session) -> None:
         """An advisory lock until the transaction ends; the schema is made if it is named."""

@@ -90,6 +90,8 @@ class VersionRecord:
     commit_uuid: str | None = None
     transaction_id: str | None = None
     counts: Counts = Counts()
+    commit_info_text: str | None = None
+    """The commitInfo as canonical JSON, where somebody has written it already."""
 
     def to_row(self) -> Row:
         """The row of dl_table_versions."""
@@ -102,7 +104,7 @@ class VersionRecord:
             info.operation,
             _json(info.operation_parameters),
             _json(info.operation_metrics),
-            None if self.commit_info is None else dumps(info.fields),
+            self.commit_info_text or _json(None if self.commit_info is None else info.fields),
             self.commit_uuid,
             self.transaction_id,
             *_counts_row(self.counts),

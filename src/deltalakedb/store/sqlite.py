@@ -16,7 +16,8 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -31,7 +32,7 @@ from deltalakedb.errors import (
     DeltaLakeDbError,
     InvalidActionError,
 )
-from deltalakedb.store.dialect import Dialect, Row, Session, Translated
+from deltalakedb.store.dialect import Dialect, Row, Session, Translated, Translating
 from deltalakedb.store.pool import Pool
 from deltalakedb.store.relations import Kind, Relation
 
@@ -87,16 +88,20 @@ class SqliteSession(Session):
         return {"keys": json.dumps(keys, ensure_ascii=False)}
 
     def insert(self, relation: Relation, rows: Sequence[Row]) -> None:
-        columns = ", ".join(relation.columns)
-        marks = ", ".join("?" * len(relation.columns))
-        lists = [i for i, kind in enumerate(relation.kinds) if kind is Kind.LIST]
+        statement, lists = _way_in(relation)
         if lists:
             rows = [_lists_as_json(row, lists) for row in rows]
         with self._translated():
-            self._connection.executemany(
-                f"INSERT INTO {relation.name} ({columns}) VALUES ({marks})",  # noqa: S608
-                rows,
-            )
+            self._connection.executemany(statement, rows)
+
+
+@cache
+def _way_in(relation: Relation) -> tuple[str, tuple[int, ...]]:
+    """The statement that writes a row of a relation, and which of its columns are lists."""
+    columns = ", ".join(relation.columns)
+    marks = ", ".join("?" * len(relation.columns))
+    lists = tuple(i for i, kind in enumerate(relation.kinds) if kind is Kind.LIST)
+    return f"INSERT INTO {relation.name} ({columns}) VALUES ({marks})", lists  # noqa: S608
 
 
 def _refuse_nul(values: Sequence[str]) -> None:
@@ -124,6 +129,7 @@ class SqliteDialect(Dialect):
 
     def __init__(self, url: CatalogUrl) -> None:
         self.url = url
+        self._translating = Translating(sqlite3.Error, lambda error: _translate(error, url))
         if sqlite3.sqlite_version_info < _MINIMUM:
             raise ConfigurationError(
                 f"This Python carries SQLite {sqlite3.sqlite_version}, which is too old",
@@ -191,17 +197,13 @@ class SqliteDialect(Dialect):
             else:
                 return
 
-    @contextmanager
-    def read(self) -> Iterator[Session]:
+    def read(self) -> AbstractContextManager[Session]:
         """One consistent state, taken at the first query."""
-        with self._transaction("BEGIN") as session:
-            yield session
+        return self._transaction("BEGIN")
 
-    @contextmanager
-    def write(self) -> Iterator[Session]:
+    def write(self) -> AbstractContextManager[Session]:
         """The one writer, after waiting for the others."""
-        with self._transaction("BEGIN IMMEDIATE") as session:
-            yield session
+        return self._transaction("BEGIN IMMEDIATE")
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[Session]:
@@ -219,12 +221,8 @@ class SqliteDialect(Dialect):
         finally:
             self._pool.release(connection)
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise _translate(error, self.url) from error
+    def _translated(self) -> Translating:
+        return self._translating
 
     def lock_migrations(self, session: Session) -> None:
         """The write lock of BEGIN IMMEDIATE holds off every other migrator."""

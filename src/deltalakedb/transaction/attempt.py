@@ -79,6 +79,8 @@ class ReadSet:
 
 def merge_read_sets(*reads: ReadSet) -> ReadSet:
     """The read set of a transaction that made all of these reads."""
+    if len(reads) < 2:
+        return reads[0] if reads else ReadSet()
     tests = [read.partitions for read in reads if read.partitions is not None]
     return ReadSet(
         whole_table=any(read.whole_table for read in reads),

@@ -20,6 +20,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from deltalakedb.actions import (
@@ -28,9 +29,9 @@ from deltalakedb.actions import (
     Metadata,
     Protocol,
     RemoveFile,
-    serialise,
     serialise_commit,
 )
+from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.errors import (
     CatalogBusyError,
     CatalogConnectionLostError,
@@ -445,12 +446,14 @@ class Committer:
             change,
             state,
             actions,
+            attempt=work.attempt,
             committed_at=committed_at,
             committer=self._committer,
             engine_info=self._engine_info,
             transaction_id=transaction_id,
         )
-        data = serialise(info).encode() + b"\n" + body
+        info_text = dumps(info.fields)
+        data = f'{{"commitInfo":{info_text}}}\n'.encode() + body
         live = self._store.live_among(session, work.table_id, _paths(actions))
         check_live_files(actions, live)
         counts, closing = account(state.counts if state else Counts(), actions, live)
@@ -461,6 +464,7 @@ class Committer:
             recorded_at=now,
             committer=self._committer,
             commit_info=info,
+            commit_info_text=info_text,
             commit_uuid=change.commit_uuid,
             transaction_id=transaction_id,
             counts=replace(counts, num_actions=counts.num_actions + 1),
@@ -531,23 +535,24 @@ class Committer:
             if record is None:
                 continue
             self._metrics.count("versions_committed_total")
-            info = record.commit_info
-            event(
-                "commit",
-                {
-                    "table": work.change.table.name,
-                    "table_id": record.table_id,
-                    "version": record.version,
-                    "operation": info.operation if info else None,
-                    "adds": record.counts.num_adds,
-                    "removes": record.counts.num_removes,
-                    "bytes_added": record.counts.bytes_added,
-                    "bytes_removed": record.counts.bytes_removed,
-                    "attempts": attempts,
-                    "latency_ms": round(elapsed, 3),
-                    "transaction_id": record.transaction_id,
-                },
-            )
+            event("commit", partial(_told, work.change.table.name, record, attempts, elapsed))
+
+
+def _told(name: str, record: VersionRecord, attempts: int, elapsed: float) -> dict[str, object]:
+    info = record.commit_info
+    return {
+        "table": name,
+        "table_id": record.table_id,
+        "version": record.version,
+        "operation": info.operation if info else None,
+        "adds": record.counts.num_adds,
+        "removes": record.counts.num_removes,
+        "bytes_added": record.counts.bytes_added,
+        "bytes_removed": record.counts.bytes_removed,
+        "attempts": attempts,
+        "latency_ms": round(elapsed, 3),
+        "transaction_id": record.transaction_id,
+    }
 
 
 def _exists(name: str, location: str, other: str, other_location: str) -> TableExistsError:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from deltalakedb.actions import Action, CommitInfo, Metadata
 from deltalakedb.actions.features import writer_features
-from deltalakedb.actions.jsonvalue import freeze
 from deltalakedb.actions.properties import TableProperties
-from deltalakedb.transaction.attempt import Attempt, IsolationLevel, isolation_of
+from deltalakedb.transaction.attempt import Attempt, IsolationLevel
 from deltalakedb.transaction.change import as_strings
 from deltalakedb.transaction.metadata_diff import ROW_TRACKING_DOMAIN
 from deltalakedb.transaction.row_tracking import assign_row_ids, high_water_mark
@@ -79,16 +78,20 @@ def commit_info(
     state: TableState | None,
     actions: Sequence[Action],
     *,
+    attempt: Attempt | None,
     committed_at: int,
     committer: str | None,
     engine_info: str,
     transaction_id: str | None,
 ) -> CommitInfo:
-    """The provenance of a commit; what the caller says of it never overrides what we know."""
+    """The provenance of a commit; what the caller says of it never overrides what we know.
+
+    `attempt` is what the conflict rules made of `change.actions`; None for a new table.
+    """
     metadata = next((a for a in actions if isinstance(a, Metadata)), None)
     metadata = metadata or (state.metadata if state else None)
-    isolation = isolation_of(metadata) if metadata else IsolationLevel.SERIALIZABLE
-    attempt = Attempt(change.read, actions, isolation)
+    if attempt is None:
+        attempt = Attempt(change.read, actions, IsolationLevel.SERIALIZABLE)
     fields = dict(change.info)
     fields.update(
         timestamp=committed_at,
@@ -113,4 +116,4 @@ def commit_info(
             **(tags if isinstance(tags, dict) else {}),
             "deltalakedb.transactionId": transaction_id,
         }
-    return CommitInfo(freeze(fields, path="commitInfo"))
+    return CommitInfo(fields)

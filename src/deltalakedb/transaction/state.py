@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deltalakedb.actions import Metadata, Protocol
@@ -38,14 +38,7 @@ class TableState:
                 metadata = action
             elif isinstance(action, Protocol):
                 protocol = action
-        return replace(
-            self,
-            version=version,
-            committed_at=committed_at,
-            metadata=metadata,
-            protocol=protocol,
-            counts=counts,
-        )
+        return TableState(self.table_id, version, committed_at, metadata, protocol, counts)
 
 
 def load_state(store: Store, session: Session, table_id: str, version: int) -> TableState:
