@@ -7,8 +7,8 @@ leave this room only as DeltaLakeDbError, classified by SQLSTATE or error code, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from deltalakedb.store.queries import load_queries, rewrite
@@ -42,6 +42,7 @@ class Translating:
 
 
 Translated = Callable[[], Translating]
+_ONE_BY_ONE = nullcontext()
 
 
 class Session(ABC):
@@ -78,10 +79,9 @@ class Session(ABC):
     def insert(self, relation: Relation, rows: Sequence[Row]) -> None:
         """Insert rows, in the column order of the relation, by the engine's fastest safe way."""
 
-    @contextmanager
-    def batch(self) -> Iterator[None]:
+    def batch(self) -> AbstractContextManager[None]:
         """Statements inside may be sent together; an engine without that sends them one by one."""
-        yield
+        return _ONE_BY_ONE
 
     def array(self, values: Sequence[str]) -> object:
         """A list of strings as a parameter of a named query."""

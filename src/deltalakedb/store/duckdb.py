@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
 _FEW_ROWS = 8
 _POLL_SECONDS = 0.05
+# json.dumps() would make an encoder for each call.
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 _ONE_PROCESS = "A DuckDB file can be open in one process only"
 
 
@@ -158,7 +160,7 @@ class DuckdbSession(Session):
 
     def array(self, values: Sequence[str]) -> object:
         # The driver looks at each value of a list for a long while; one text is one value.
-        return json.dumps(values, ensure_ascii=False)
+        return _encode(values)
 
     def script(self, sql: str) -> None:
         with self._translated():

@@ -148,13 +148,19 @@ class ActiveFilesProblem:
 
 
 def account(
-    before: Counts, actions: Iterable[Action], live: Mapping[tuple[str, str], int]
+    before: Counts,
+    actions: Iterable[Action],
+    live: Mapping[tuple[str, str], int],
+    *,
+    num_others: int = 0,
 ) -> tuple[Counts, list[tuple[str, str]]]:
     """Counts of a commit on top of `before`, and the live files whose interval it ends.
 
-    `live` maps the (path, dv_id) that are live and touched by the commit to their sizes.
+    `live` maps the (path, dv_id) that are live and touched by the commit to their sizes;
+    `num_others` is how many actions it has beside `actions`.
     """
-    adds = removes = total = bytes_added = bytes_removed = 0
+    adds = removes = bytes_added = bytes_removed = 0
+    total = num_others
     live_files, live_bytes = before.live_files, before.live_bytes
     closing: list[tuple[str, str]] = []
     for action in actions:
@@ -196,4 +202,6 @@ def _counts_row(counts: Counts) -> Row:
 
 
 def _json(value: Mapping[str, Any] | None) -> str | None:
-    return None if value is None else dumps(value)
+    if not value:
+        return None if value is None else "{}"
+    return dumps(value)

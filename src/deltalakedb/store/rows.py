@@ -88,7 +88,9 @@ _compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys
 
 
 def _map(value: Mapping[str, str | None] | None) -> str | None:
-    return None if value is None else _compact(dict(value))
+    if not value:
+        return None if value is None else "{}"
+    return _compact(dict(value))
 
 
 def _extra(value: Mapping[str, Any]) -> str | None:

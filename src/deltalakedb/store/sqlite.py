@@ -48,6 +48,8 @@ _PRAGMAS = {
     "synchronous": re.compile(r"off|normal|full|extra|[0-3]", re.IGNORECASE),
     "temp_store": re.compile(r"default|file|memory|[0-2]", re.IGNORECASE),
 }
+# json.dumps() would make an encoder for each call.
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 _ONE_WRITER = "SQLite lets one process write at a time"
 
 
@@ -79,20 +81,23 @@ class SqliteSession(Session):
 
     def array(self, values: Sequence[str]) -> object:
         _refuse_nul(values)
-        return json.dumps(values, ensure_ascii=False)
+        return _encode(values)
 
     def file_keys(self, keys: Sequence[tuple[str, str]]) -> dict[str, object]:
         # Joining two json_each() by position would compare each with each.
         for key in keys:
             _refuse_nul(key)
-        return {"keys": json.dumps(keys, ensure_ascii=False)}
+        return {"keys": _encode(keys)}
 
     def insert(self, relation: Relation, rows: Sequence[Row]) -> None:
         statement, lists = _way_in(relation)
         if lists:
             rows = [_lists_as_json(row, lists) for row in rows]
         with self._translated():
-            self._connection.executemany(statement, rows)
+            if len(rows) == 1:
+                self._connection.execute(statement, rows[0])
+            else:
+                self._connection.executemany(statement, rows)
 
 
 @cache
@@ -118,7 +123,7 @@ def _lists_as_json(row: Row, positions: Sequence[int]) -> Row:
     values = list(row)
     for position in positions:
         if values[position] is not None:
-            values[position] = json.dumps(values[position], ensure_ascii=False)
+            values[position] = _encode(values[position])
     return tuple(values)
 
 

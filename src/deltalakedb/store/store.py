@@ -53,6 +53,7 @@ _DIALECTS = {
 
 # A commit with more rows than this is written by bulk loads, which cannot share a round trip.
 _BATCH_ROWS = 64
+_NO_BATCH = nullcontext()
 
 
 class Store:
@@ -155,7 +156,7 @@ class Store:
         if closing:
             self._close_files(session, record, closing)
         bulky = sum(map(len, rows.values())) > _BATCH_ROWS
-        with nullcontext() if bulky else session.batch():
+        with _NO_BATCH if bulky else session.batch():
             for relation, relation_rows in rows.items():
                 session.insert(relation, relation_rows)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from random import SystemRandom
 from typing import Any, Self
 
 from deltalakedb.actions import Action
@@ -13,7 +13,16 @@ from deltalakedb.store import TableRecord
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.state import TableState
 
+getrandbits = SystemRandom().getrandbits
+_VERSION_4 = 0x4000_8000_0000_0000_0000
+_RANDOM_BITS = ~0xF000_C000_0000_0000_0000
 AppTxn = tuple[str, int]
+
+
+def new_uuid() -> str:
+    """A random (version 4) UUID as text; what `str(uuid.uuid4())` gives, in a fifth of the time."""
+    digits = f"{(getrandbits(128) & _RANDOM_BITS) | _VERSION_4:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +49,7 @@ class Change:
     replaces_all: bool = False
     allow_feature_drop: bool = False
     renames_to: str | None = None
-    commit_uuid: str = field(default_factory=lambda: str(uuid.uuid4()))
+    commit_uuid: str = field(default_factory=new_uuid)
 
 
 class Committed(int):

@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -52,7 +51,7 @@ from deltalakedb.errors import (
 from deltalakedb.store import Counts, Payload, VersionRecord, account
 from deltalakedb.telemetry import Metrics, event, span
 from deltalakedb.transaction.attempt import Attempt, isolation_of
-from deltalakedb.transaction.change import Change, Committed
+from deltalakedb.transaction.change import Change, Committed, new_uuid
 from deltalakedb.transaction.conflicts import check_conflict
 from deltalakedb.transaction.finish import commit_info, finish_actions
 from deltalakedb.transaction.retry import RetryPolicy
@@ -128,7 +127,7 @@ class Committer:
         """Commit all changes or none."""
         started = time.monotonic()
         works = [self._prepare(change) for change in changes]
-        transaction_id = str(uuid.uuid4()) if len(works) > 1 else None
+        transaction_id = new_uuid() if len(works) > 1 else None
         attempts = self._until_done(works, transaction_id)
         self._tell(works, attempts, started)
         return [self._result(work, attempts) for work in works]
@@ -456,7 +455,7 @@ class Committer:
         data = f'{{"commitInfo":{info_text}}}\n'.encode() + body
         live = self._store.live_among(session, work.table_id, _paths(actions))
         check_live_files(actions, live)
-        counts, closing = account(state.counts if state else Counts(), actions, live)
+        counts, closing = account(state.counts if state else Counts(), actions, live, num_others=1)
         record = VersionRecord(
             table_id=work.table_id,
             version=version,
@@ -467,7 +466,7 @@ class Committer:
             commit_info_text=info_text,
             commit_uuid=change.commit_uuid,
             transaction_id=transaction_id,
-            counts=replace(counts, num_actions=counts.num_actions + 1),
+            counts=counts,
         )
         self._step("append")
         self._store.append_version(

@@ -89,7 +89,21 @@ class _Key:
         return Protocol(*self.versions, self.reader_features, self.writer_features)
 
 
+_newest: tuple[Metadata, Protocol, _Key] | None = None
+
+
 def _key(metadata: Metadata, protocol: Protocol) -> _Key:
+    # A commit asks several times about the same two values, and so does the next one. Replacing
+    # the whole tuple at once keeps this right with any number of threads.
+    global _newest  # noqa: PLW0603
+    known = _newest
+    if known is None or known[0] is not metadata or known[1] is not protocol:
+        known = (metadata, protocol, _new_key(metadata, protocol))
+        _newest = known
+    return known[2]
+
+
+def _new_key(metadata: Metadata, protocol: Protocol) -> _Key:
     return _Key(
         metadata.schema_string,
         tuple(metadata.partition_columns),
