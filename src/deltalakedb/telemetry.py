@@ -8,15 +8,16 @@ go to OpenTelemetry when its API is installed; without it they cost nothing.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from itertools import accumulate
 from typing import Any
 
 logger = logging.getLogger("deltalakedb")
+_NO_SPAN = nullcontext()
 
 _BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 60_000)
 
@@ -56,6 +57,16 @@ class Metrics:
         with self._lock:
             self._counters[name] = self._counters.get(name, 0) + amount
 
+    def committed(self, versions: int, latency_ms: float) -> None:
+        """What each commit tells, at once: its latency, and how many versions it made."""
+        with self._lock:
+            total = self._counters.get("versions_committed_total", 0)
+            self._counters["versions_committed_total"] = total + versions
+            histogram = self._histograms.get("commit_latency_ms")
+            if histogram is None:
+                histogram = self._histograms["commit_latency_ms"] = Histogram()
+            histogram.observe(latency_ms)
+
     def gauge(self, name: str, value: float) -> None:
         """Set a gauge."""
         with self._lock:
@@ -90,20 +101,14 @@ def event(name: str, fields: Callable[[], Mapping[str, Any]]) -> None:
         logger.info("%s %s", name, shown, extra={"event": name, "fields": told})
 
 
-@cache
-def _trace_api() -> Any:
-    try:
-        from opentelemetry import trace
-    except ImportError:
-        return None
-    return trace
-
-
 def span(name: str, **attributes: str | int) -> AbstractContextManager[Any]:
-    """An OpenTelemetry span around a piece of work, when an SDK collects them."""
-    trace = _trace_api()
+    """An OpenTelemetry span around a piece of work, when somebody collects them.
+
+    Whoever does has imported the API: without that there is nothing to ask.
+    """
+    trace = sys.modules.get("opentelemetry.trace")
     if trace is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-        return nullcontext()
+        return _NO_SPAN
     tracer = trace.get_tracer("deltalakedb")
     started: AbstractContextManager[Any] = tracer.start_as_current_span(name, attributes=attributes)
     return started

@@ -100,6 +100,10 @@ def as_action(x: Action | Mapping[str, Any]) -> Action:
     A mapping whose name is a known action in the wrong case is refused: it is a slip, and
     committing it as an unknown action would lose it silently.
     """
+    layout = _LAYOUTS.get(type(x))
+    if layout is not None:
+        fields.check_value(layout, x)
+        return x  # type: ignore[return-value]
     if isinstance(x, Mapping):
         for name in x:
             meant = _MISSPELT.get(str(name).lower())
@@ -209,7 +213,10 @@ def serialise(action: Action) -> str:
 
 def serialise_commit(actions: Iterable[Action]) -> bytes:
     """Write a whole commit in canonical order: UTF-8, one action a line, ended by a line feed."""
-    lines = sorted((*_sort_key(action), serialise(action)) for action in actions)
+    given = list(actions)
+    if len(given) == 1:
+        return f"{serialise(given[0])}\n".encode()
+    lines = sorted((*_sort_key(action), serialise(action)) for action in given)
     return "".join(f"{line[-1]}\n" for line in lines).encode("utf-8")
 
 

@@ -41,6 +41,7 @@ class Pool(Generic[C]):
         self._idle: list[C] = []
         self._used: dict[int, C] = {}
         self._opening = 0
+        self._waiting = 0
         self._closed = False
         _pools.add(self)
 
@@ -60,7 +61,12 @@ class Pool(Generic[C]):
                 if len(self._used) + self._opening < self._size:
                     self._opening += 1
                     break
-                if not self._condition.wait(deadline - time.monotonic()):
+                self._waiting += 1
+                try:
+                    in_time = self._condition.wait(deadline - time.monotonic())
+                finally:
+                    self._waiting -= 1
+                if not in_time:
                     raise CatalogBusyError(
                         f"All {self._size} connections of this catalog stayed in use "
                         f"for {self._timeout:g} s",
@@ -84,7 +90,8 @@ class Pool(Generic[C]):
         with self._condition:
             if self._used.pop(id(connection), None) is None:
                 return  # taken before a fork, and so the other process's
-            self._condition.notify()
+            if self._waiting:
+                self._condition.notify()
             if not self._closed and self._alive(connection):
                 self._idle.append(connection)
                 return
@@ -112,6 +119,7 @@ class Pool(Generic[C]):
         self._idle = []
         self._used = {}
         self._opening = 0
+        self._waiting = 0
 
 
 _pools: weakref.WeakSet[Pool[Any]] = weakref.WeakSet()

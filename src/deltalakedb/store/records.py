@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deltalakedb.actions import Action, AddFile, CommitInfo, RemoveFile
 from deltalakedb.actions.jsonvalue import dumps
@@ -61,9 +61,8 @@ class TableRecord:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """How much a commit changed, and what was live after it."""
+class Counts(NamedTuple):
+    """How much a commit changed, and what was live after it: columns of dl_table_versions."""
 
     num_actions: int = 0
     num_adds: int = 0
@@ -74,8 +73,7 @@ class Counts:
     live_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class VersionRecord:
+class VersionRecord(NamedTuple):
     """A commit in the ledger: when, who, what (its commitInfo), and how much.
 
     The ledger repeats operation, parameters and metrics in columns of their own, to be searched.
@@ -107,7 +105,7 @@ class VersionRecord:
             self.commit_info_text or _json(None if self.commit_info is None else info.fields),
             self.commit_uuid,
             self.transaction_id,
-            *_counts_row(self.counts),
+            *self.counts,
             self.recorded_at,
         )
 
@@ -128,8 +126,7 @@ class VersionRecord:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(NamedTuple):
     """What the mirror has to publish for a version."""
 
     data: bytes
@@ -187,18 +184,6 @@ def account(
             fix="Pass the real sizes of the files",
         )
     return Counts(total, adds, removes, bytes_added, bytes_removed, live_files, live_bytes), closing
-
-
-def _counts_row(counts: Counts) -> Row:
-    return (
-        counts.num_actions,
-        counts.num_adds,
-        counts.num_removes,
-        counts.bytes_added,
-        counts.bytes_removed,
-        counts.live_files,
-        counts.live_bytes,
-    )
 
 
 def _json(value: Mapping[str, Any] | None) -> str | None:

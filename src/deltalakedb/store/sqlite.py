@@ -32,7 +32,7 @@ from deltalakedb.errors import (
     DeltaLakeDbError,
     InvalidActionError,
 )
-from deltalakedb.store.dialect import Dialect, Row, Session, Translated, Translating
+from deltalakedb.store.dialect import Dialect, Row, Session, Translating
 from deltalakedb.store.pool import Pool
 from deltalakedb.store.relations import Kind, Relation
 
@@ -58,17 +58,23 @@ class SqliteSession(Session):
 
     engine: ClassVar[Engine] = "sqlite"
 
-    def __init__(self, connection: sqlite3.Connection, translated: Translated) -> None:
+    def __init__(self, connection: sqlite3.Connection, url: CatalogUrl) -> None:
         self._connection = connection
-        self._translated = translated
+        self._url = url
+
+    # Every statement of every commit passes here: a `try` costs nothing, a context manager does.
 
     def execute(self, sql: str, params: Mapping[str, object]) -> list[Row]:
-        with self._translated():
+        try:
             return self._connection.execute(sql, params).fetchall()
+        except sqlite3.Error as error:
+            raise _translate(error, self._url) from error
 
     def execute_count(self, sql: str, params: Mapping[str, object]) -> int:
-        with self._translated():
+        try:
             return self._connection.execute(sql, params).rowcount
+        except sqlite3.Error as error:
+            raise _translate(error, self._url) from error
 
     def script(self, sql: str) -> None:
         # executescript() would commit the open transaction first.
@@ -93,11 +99,13 @@ class SqliteSession(Session):
         statement, lists = _way_in(relation)
         if lists:
             rows = [_lists_as_json(row, lists) for row in rows]
-        with self._translated():
+        try:
             if len(rows) == 1:
                 self._connection.execute(statement, rows[0])
             else:
                 self._connection.executemany(statement, rows)
+        except sqlite3.Error as error:
+            raise _translate(error, self._url) from error
 
 
 @cache
@@ -217,7 +225,7 @@ class SqliteDialect(Dialect):
             with self._translated():
                 connection.execute(begin)
                 try:
-                    yield SqliteSession(connection, self._translated)
+                    yield SqliteSession(connection, self.url)
                     connection.execute("COMMIT")
                 except BaseException:
                     if connection.in_transaction:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from deltalakedb.actions.values import (
     Action,
@@ -77,10 +77,13 @@ class ReadSet:
         return self.whole_table or self.partitions is not None or bool(self.files)
 
 
+_NOTHING: Final = ReadSet()
+
+
 def merge_read_sets(*reads: ReadSet) -> ReadSet:
     """The read set of a transaction that made all of these reads."""
     if len(reads) < 2:
-        return reads[0] if reads else ReadSet()
+        return reads[0] if reads else _NOTHING
     tests = [read.partitions for read in reads if read.partitions is not None]
     return ReadSet(
         whole_table=any(read.whole_table for read in reads),
@@ -97,8 +100,7 @@ def _any_of(tests: Sequence[PartitionTest]) -> PartitionTest:
     return matches
 
 
-@dataclass(frozen=True, slots=True)
-class _Summary:
+class _Summary(NamedTuple):
     """The actions of a commit, sorted in one pass."""
 
     adds: tuple[AddFile, ...]

@@ -25,9 +25,9 @@ def new_uuid() -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Change:
-    """One table's part of a transaction.
+    """One table's part of a transaction; nobody changes it once it is made.
 
     `actions` hold no commitInfo: that is made when the commit's version and time are known, from
     `info` (what the caller wants in it beyond our own fields), `operation` and the rest. `base` is
@@ -98,9 +98,11 @@ class Committed(int):
 
 
 def as_strings(values: Mapping[str, Any]) -> dict[str, str]:
-    """Operation parameters and metrics as Delta keeps them: every value a string."""
+    """Operation parameters and metrics as Delta keeps them: every value a string; by name."""
+    if not values:
+        return {}
     return {
         key: value if isinstance(value, str) else dumps(value)
-        for key, value in values.items()
+        for key, value in sorted(values.items())
         if value is not None
     }

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from deltalakedb.actions import (
     Action,
@@ -30,7 +30,6 @@ from deltalakedb.actions import (
     RemoveFile,
     serialise_commit,
 )
-from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.errors import (
     CatalogBusyError,
     CatalogConnectionLostError,
@@ -53,7 +52,7 @@ from deltalakedb.telemetry import Metrics, event, span
 from deltalakedb.transaction.attempt import Attempt, isolation_of
 from deltalakedb.transaction.change import Change, Committed, new_uuid
 from deltalakedb.transaction.conflicts import check_conflict
-from deltalakedb.transaction.finish import commit_info, finish_actions
+from deltalakedb.transaction.finish import commit_info, commit_info_text, finish_actions
 from deltalakedb.transaction.retry import RetryPolicy
 from deltalakedb.transaction.rules import check_live_files, validate_commit
 from deltalakedb.transaction.state import TableState
@@ -77,8 +76,7 @@ class _SettledError(Exception):
     """Everything was committed before: roll back whatever heads were taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The version a change became, and the state it left behind where that is known."""
 
     committed: Committed
@@ -236,7 +234,7 @@ class Committer:
         they are held, so that one which was repeated in the meantime is found.
         """
         for work in works:
-            if work.done is None:
+            if work.done is None and work.change.app_txn is not None:
                 self._recorded(session, work)
         done = [work for work in works if work.done is not None]
         if not done:
@@ -451,7 +449,7 @@ class Committer:
             engine_info=self._engine_info,
             transaction_id=transaction_id,
         )
-        info_text = dumps(info.fields)
+        info_text = commit_info_text(info, change)
         data = f'{{"commitInfo":{info_text}}}\n'.encode() + body
         live = self._store.live_among(session, work.table_id, _paths(actions))
         check_live_files(actions, live)
@@ -528,13 +526,12 @@ class Committer:
 
     def _tell(self, works: list[_Work], attempts: int, started: float) -> None:
         elapsed = (time.monotonic() - started) * 1000
-        self._metrics.observe("commit_latency_ms", elapsed)
-        for work in works:
-            record = work.written
-            if record is None:
-                continue
-            self._metrics.count("versions_committed_total")
-            event("commit", partial(_told, work.change.table.name, record, attempts, elapsed))
+        written = [
+            (work.change.table.name, work.written) for work in works if work.written is not None
+        ]
+        self._metrics.committed(len(written), elapsed)
+        for name, record in written:
+            event("commit", partial(_told, name, record, attempts, elapsed))
 
 
 def _told(name: str, record: VersionRecord, attempts: int, elapsed: float) -> dict[str, object]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from deltalakedb.actions.feature_use import features_in_use
 from deltalakedb.actions.features import check_writable, required_features
@@ -64,8 +64,7 @@ def check_table_writable(metadata: Metadata, protocol: Protocol, honours: frozen
     _check_writable(_key(metadata, protocol), honours)
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
+class _Key(NamedTuple):
     """Everything of a table that decides, in a form that can be looked up."""
 
     schema_string: str | None

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions import Action, CommitInfo, Metadata
 from deltalakedb.actions.features import writer_features
+from deltalakedb.actions.jsonvalue import dumps, dumps_ordered
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.transaction.attempt import Attempt, IsolationLevel
 from deltalakedb.transaction.change import as_strings
@@ -92,28 +93,31 @@ def commit_info(
     metadata = metadata or (state.metadata if state else None)
     if attempt is None:
         attempt = Attempt(change.read, actions, IsolationLevel.SERIALIZABLE)
-    fields = dict(change.info)
-    fields.update(
-        timestamp=committed_at,
-        operation=change.operation,
-        operationParameters=as_strings(change.parameters),
-        isolationLevel=attempt.effective_isolation.value,
-        isBlindAppend=attempt.is_blind_append,
-        engineInfo=engine_info,
-        txnId=change.commit_uuid,
-    )
-    if change.metrics:
-        fields["operationMetrics"] = as_strings(change.metrics)
-    if committer is not None:
-        fields["userName"] = committer
-    if change.base is not None:
-        fields["readVersion"] = change.base.version
+    # In the order of their names, which is how a commitInfo is written.
+    known: dict[str, Any] = {"engineInfo": engine_info}
     if metadata and TableProperties(metadata.configuration).enable_in_commit_timestamps:
-        fields["inCommitTimestamp"] = committed_at
+        known["inCommitTimestamp"] = committed_at
+    known["isBlindAppend"] = attempt.is_blind_append
+    known["isolationLevel"] = attempt.effective_isolation.value
+    known["operation"] = change.operation
+    if change.metrics:
+        known["operationMetrics"] = as_strings(change.metrics)
+    known["operationParameters"] = as_strings(change.parameters)
+    if change.base is not None:
+        known["readVersion"] = change.base.version
     if transaction_id is not None:
-        tags = fields.get("tags")
-        fields["tags"] = {
+        tags = change.info.get("tags")
+        known["tags"] = {
             **(tags if isinstance(tags, dict) else {}),
             "deltalakedb.transactionId": transaction_id,
         }
-    return CommitInfo(fields)
+    known["timestamp"] = committed_at
+    known["txnId"] = change.commit_uuid
+    if committer is not None:
+        known["userName"] = committer
+    return CommitInfo({**change.info, **known} if change.info else known)
+
+
+def commit_info_text(info: CommitInfo, change: Change) -> str:
+    """The canonical JSON of `commit_info`; the caller's own fields may need the careful writer."""
+    return dumps(info.fields) if change.info else dumps_ordered(info.fields, plain=True)

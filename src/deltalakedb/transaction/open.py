@@ -104,6 +104,8 @@ class OpenChange:
 
 def _each(actions: object) -> Iterable[Any]:
     """The actions one by one; a single action, or text, is no list of them."""
+    if type(actions) is list:
+        return actions
     if isinstance(actions, (str, bytes, Mapping)) or not isinstance(actions, Iterable):
         raise InvalidActionError(
             f"The actions of a commit are a list, and not {_shown(actions)}",

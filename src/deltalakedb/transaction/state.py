@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from deltalakedb.actions import Metadata, Protocol
 from deltalakedb.errors import CorruptCatalogError
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
     from deltalakedb.store.dialect import Session
 
 
-@dataclass(frozen=True, slots=True)
-class TableState:
+class TableState(NamedTuple):
     """The table at one version: what the next commit is checked against and counted on."""
 
     table_id: str
