@@ -107,8 +107,11 @@ def span(name: str, **attributes: str | int) -> AbstractContextManager[Any]:
     Whoever does has imported the API: without that there is nothing to ask.
     """
     trace = sys.modules.get("opentelemetry.trace")
-    if trace is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+    if trace is None:
         return _NO_SPAN
-    tracer = trace.get_tracer("deltalakedb")
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, trace.ProxyTracerProvider):
+        return _NO_SPAN
+    tracer = provider.get_tracer("deltalakedb")
     started: AbstractContextManager[Any] = tracer.start_as_current_span(name, attributes=attributes)
     return started

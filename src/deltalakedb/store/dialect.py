@@ -87,12 +87,18 @@ class Session(ABC):
         """A list of strings as a parameter of a named query."""
         return list(values)
 
-    def file_keys(self, keys: Sequence[tuple[str, str]]) -> dict[str, object]:
-        """Logical files (path, dv_id) as the parameters by which `close_files` knows them."""
-        return {
-            "paths": self.array([path for path, _ in keys]),
-            "dv_ids": self.array([dv_id for _, dv_id in keys]),
-        }
+    def read_all(self) -> None:  # noqa: B027 - most engines need not be told
+        """What follows in this transaction reads whole relations: let the planner know."""
+
+    def close_files(self, table_id: str, version: int, keys: Sequence[tuple[str, str]]) -> int:
+        """End the interval of live files (path, dv_id) at `version`; how many there were."""
+        return self.changed(
+            "close_files",
+            table_id=table_id,
+            version=version,
+            paths=self.array([path for path, _ in keys]),
+            dv_ids=self.array([dv_id for _, dv_id in keys]),
+        )
 
     def map_parameter(self, document: str) -> object:
         """The JSON text of a map as a parameter of a named query."""

@@ -41,6 +41,7 @@ from deltalakedb.errors import (
 )
 from deltalakedb.store.dialect import Dialect, Row, Session, Translated, Translating
 from deltalakedb.store.pool import Pool
+from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import Kind, Relation
 
 try:
@@ -108,6 +109,22 @@ class PostgresSession(Session):
     def batch(self) -> Iterator[None]:
         with self._connection.pipeline():
             yield
+
+    def read_all(self) -> None:
+        self.script(
+            "SET LOCAL enable_seqscan = on;"
+            " SET LOCAL enable_hashjoin = on;"
+            " SET LOCAL enable_mergejoin = on"
+        )
+
+    def close_files(self, table_id: str, version: int, keys: Sequence[tuple[str, str]]) -> int:
+        rows = [
+            {"table_id": table_id, "version": version, "path": _encode(p), "dv_id": _encode(d)}
+            for p, d in keys
+        ]
+        with self._translated(), self._connection.cursor() as cursor:
+            cursor.executemany(_literal(load_queries("postgres")["close_files"]), rows)
+            return cursor.rowcount
 
     def array(self, values: Sequence[str]) -> object:
         return [_encode(value) for value in values]

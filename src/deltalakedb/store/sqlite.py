@@ -89,11 +89,11 @@ class SqliteSession(Session):
         _refuse_nul(values)
         return _encode(values)
 
-    def file_keys(self, keys: Sequence[tuple[str, str]]) -> dict[str, object]:
+    def close_files(self, table_id: str, version: int, keys: Sequence[tuple[str, str]]) -> int:
         # Joining two json_each() by position would compare each with each.
         for key in keys:
             _refuse_nul(key)
-        return {"keys": _encode(keys)}
+        return self.changed("close_files", table_id=table_id, version=version, keys=_encode(keys))
 
     def insert(self, relation: Relation, rows: Sequence[Row]) -> None:
         statement, lists = _way_in(relation)

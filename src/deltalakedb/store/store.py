@@ -163,12 +163,7 @@ class Store:
     def _close_files(
         self, session: Session, record: VersionRecord, closing: Sequence[tuple[str, str]]
     ) -> None:
-        closed = session.changed(
-            "close_files",
-            table_id=record.table_id,
-            version=record.version,
-            **session.file_keys(closing),
-        )
+        closed = session.close_files(record.table_id, record.version, closing)
         if closed != len(closing):
             raise CorruptCatalogError(
                 f"Version {record.version} of table {record.table_id} ends {len(closing)} live "
@@ -298,6 +293,7 @@ class Store:
 
     def rebuild_active_files(self, session: Session, table_id: str) -> int:
         """Recompute dl_active_files of a table from the ledger; how many rows it has now."""
+        session.read_all()
         session.changed("delete_active_files", table_id=table_id)
         return session.changed("rebuild_active_files", table_id=table_id)
 
@@ -305,6 +301,7 @@ class Store:
         self, session: Session, table_id: str, *, limit: int = 100
     ) -> Sequence[ActiveFilesProblem]:
         """Where dl_active_files differs from the ledger; empty when it is right."""
+        session.read_all()
         rows = session.run("compare_active_files", table_id=table_id, limit=limit)
         decode = session.decode_text
         return [ActiveFilesProblem(r[0], decode(r[1]), decode(r[2]), r[3], r[4]) for r in rows]

@@ -5,20 +5,23 @@
 SELECT 1 WHERE to_regclass('dl_schema_migrations') IS NOT NULL;
 
 -- name: live_among
--- Which of the given paths have a live file, with what the commit needs to account for them.
--- The expression around removed_version keeps the planner from reading all live files for each
--- path: with equalities on both indexes and no statistics yet, it may choose the wrong one.
+-- Which of the given paths have a live file, with what the commit needs to account for them. The
+-- lateral subquery is an order: look each path up, instead of looking through the paths for each
+-- live file; the expression around removed_version leaves only the index on paths to do it with.
 SELECT f.path, f.dv_id, f.size_bytes
 FROM unnest(:paths::text[]) AS wanted(path)
-JOIN dl_active_files AS f
-  ON f.table_id = :table_id AND f.path = wanted.path AND f.removed_version + 0 = 9223372036854775807;
+CROSS JOIN LATERAL (
+    SELECT path, dv_id, size_bytes FROM dl_active_files
+    WHERE table_id = :table_id AND path = wanted.path
+      AND removed_version + 0 = 9223372036854775807
+    OFFSET 0
+) AS f;
 
 -- name: close_files
--- End the interval of live files, given as parallel lists.
-UPDATE dl_active_files AS f SET removed_version = :version
-FROM unnest(:paths::text[], :dv_ids::text[]) AS gone(path, dv_id)
-WHERE f.table_id = :table_id AND f.path = gone.path AND f.dv_id = gone.dv_id
-  AND f.removed_version + 0 = 9223372036854775807;
+-- End the interval of a live file. Sent once for each, without waiting for the answers.
+UPDATE dl_active_files SET removed_version = :version
+WHERE table_id = :table_id AND path = :path AND dv_id = :dv_id
+  AND removed_version + 0 = 9223372036854775807;
 
 -- name: compare_active_files
 -- Intervals of the ledger that dl_active_files lacks ('missing'), and rows it has beyond them
@@ -49,8 +52,11 @@ LIMIT :limit;
 SELECT current_version FROM dl_table_heads WHERE table_id = :table_id FOR UPDATE;
 
 -- name: removed_among
--- Which of the given paths were removed after :version.
+-- Which of the given paths were removed after :version. Lateral for the same reason as live_among.
 SELECT r.version, r.path, r.data_change
 FROM unnest(:paths::text[]) AS wanted(path)
-JOIN dl_remove_files AS r
-  ON r.table_id = :table_id AND r.path = wanted.path AND r.version > :version;
+CROSS JOIN LATERAL (
+    SELECT version, path, data_change FROM dl_remove_files
+    WHERE table_id = :table_id AND path = wanted.path AND version > :version
+    OFFSET 0
+) AS r;
