@@ -173,10 +173,7 @@ def test_the_named_queries_work_on_shards(dialect: Dialect, migrator: Migrator) 
         paths = ["part-0.parquet", "part-1.parquet"]
         live = session.run("live_among", table_id=table_id, paths=paths)
         assert [row[0] for row in live] == ["part-0.parquet"]
-        closed = session.changed(
-            "close_files", table_id=table_id, version=2, paths=paths, dv_ids=["", ""]
-        )
-        assert closed == 1
+        assert session.close_files(table_id, 2, [(path, "") for path in paths]) == 1
         assert len(session.run("compare_active_files", table_id=table_id, limit=9)) == 2
         session.changed("delete_active_files", table_id=table_id)
         session.changed("rebuild_active_files", table_id=table_id)

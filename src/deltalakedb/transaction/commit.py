@@ -219,9 +219,7 @@ class Committer:
             except _SettledError:
                 return True
             except _TooFarBehindError:
-                self._catch_up(works)
-                # What is found there was committed before, and its acknowledgement was lost.
-                return all(work.done is not None for work in works)
+                return self._catch_up(works)
             except CatalogConstraintError as error:
                 raise self._name_taken(works, error) from error
         self._step("committed")
@@ -421,12 +419,17 @@ class Committer:
             enforced=work.change.enforced,
         )
 
-    def _catch_up(self, works: list[_Work]) -> None:
-        """Look at the winners without holding a head."""
+    def _catch_up(self, works: list[_Work]) -> bool:
+        """Look at the winners without holding a head; whether all was committed before."""
         with self._store.read() as session:
+            try:
+                self._look_up_recorded(session, works)
+            except _SettledError:
+                return True
             for work in works:
                 if work.state is not None and work.done is None:
                     self._rebase(session, work)
+        return all(work.done is not None for work in works)
 
     # --- writing --------------------------------------------------------------------------
 
