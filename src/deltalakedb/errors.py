@@ -24,7 +24,8 @@ class DeltaLakeDbError(Exception):
         return _restore, (type(self), self.args, self.__dict__.copy())
 
     def __str__(self) -> str:
-        return " ".join(_sentence(part) for part in (self.what, self.why, self.fix) if part)
+        parts = (self.what, _capital(self.why), _capital(self.fix))
+        return " ".join(_sentence(part) for part in parts if part)
 
 
 def _restore(
@@ -34,6 +35,12 @@ def _restore(
     error.args = args
     error.__dict__.update(state)
     return error
+
+
+def _capital(text: str) -> str:
+    # A plain word at the start gets its capital; a name such as readerFeatures stays as it is.
+    word = text.partition(" ")[0]
+    return text[0].upper() + text[1:] if word.isalpha() and word.islower() else text
 
 
 def _sentence(text: str) -> str:

@@ -107,7 +107,7 @@ class TestProtocol:
 
     def test_two_changes_of_the_protocol_conflict_even_if_harmless(self) -> None:
         wanted = features("appendOnly", "invariants", reader=("deletionVectors",))
-        with pytest.raises(ProtocolChangedError, match="both commits"):
+        with pytest.raises(ProtocolChangedError, match="Both commits"):
             _check([wanted], [wanted])
 
     def test_a_protocol_that_only_repeats_the_present_one_is_no_change(self) -> None:
