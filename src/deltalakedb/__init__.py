@@ -8,24 +8,44 @@ Importing this package imports no driver; `connect` brings in what its URL needs
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from deltalakedb import errors
+
 if TYPE_CHECKING:
+    from deltalakedb.clock import Clock
     from deltalakedb.lake import Lake
+    from deltalakedb.table import Table
+    from deltalakedb.transaction.attempt import ReadSet
+    from deltalakedb.transaction.retry import RetryPolicy
 
-__all__ = ["connect", "errors", "migrate"]
+__all__ = ["Lake", "ReadSet", "RetryPolicy", "Table", "connect", "errors", "migrate"]
+
+_WHERE = {
+    "Lake": "deltalakedb.lake",
+    "ReadSet": "deltalakedb.transaction.attempt",
+    "RetryPolicy": "deltalakedb.transaction.retry",
+    "Table": "deltalakedb.table",
+}
 
 
-def connect(url: str, **options: Any) -> Lake:
+def connect(
+    url: str,
+    *,
+    committer: str | None = None,
+    retry: RetryPolicy | None = None,
+    clock: Clock | None = None,
+) -> Lake:
     """Open the catalog at `url`: sqlite:///lake.db, duckdb:///lake.duckdb, postgresql://….
 
     An empty database gets its schema, any other is checked. `committer` is the name written with
-    each commit (default: the user of this process), `retry` a RetryPolicy. The result is also a
-    context manager.
+    each commit (default: the user of this process), `retry` says how often and how long a commit
+    is tried again. The result is also a context manager.
     """
     from deltalakedb.lake import Lake
 
-    return Lake.connect(url, **options)
+    return Lake.connect(url, committer=committer, retry=retry, clock=clock)
 
 
 def migrate(url: str) -> list[str]:
@@ -37,3 +57,10 @@ def migrate(url: str) -> list[str]:
         return [f"{m.version:04d}_{m.name}" for m in store.migrator.up()]
     finally:
         store.close()
+
+
+def __getattr__(name: str) -> Any:
+    # What people name in their own code, without importing it for those who do not.
+    if name in _WHERE:
+        return getattr(import_module(_WHERE[name]), name)
+    raise AttributeError(f"module 'deltalakedb' has no attribute {name!r}")
