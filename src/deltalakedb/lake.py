@@ -132,7 +132,11 @@ class Lake:
             self.store.lock_head(session, record.table_id)
             self.store.forget_table(session, record.table_id)
 
-    def _find(self, session: Session, name: str) -> TableRecord:
+    def _find(self, session: Session, name: object) -> TableRecord:
+        if not isinstance(name, str):
+            raise ConfigurationError(
+                f"{name!r} is no name of a table", fix="Pass its name or its location as text"
+            )
         found = self.store.table_by_name(session, name)
         if found is None:
             location = _as_location(name)

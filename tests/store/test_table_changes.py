@@ -636,3 +636,9 @@ def test_a_change_of_nothing_is_refused(lake: Lake, table: Table) -> None:
         with pytest.raises(ConfigurationError, match="There is no"):
             verb()
     assert row_counts(lake) == before
+
+
+def test_a_table_is_asked_for_by_text(lake: Lake) -> None:
+    for name in (7, None, ["sales.orders"]):
+        with pytest.raises(ConfigurationError, match="no name of a table"):
+            lake.table(name)  # type: ignore[arg-type]
