@@ -130,6 +130,40 @@ class UnsupportedFeatureError(DeltaLakeDbError):
     """The table needs a protocol feature that this release cannot honour."""
 
 
+# --- object storage -----------------------------------------------------------------------
+
+
+class StorageError(DeltaLakeDbError):
+    """The object store failed or refused; trying again will not help unless `transient`."""
+
+    transient = False
+
+
+class ObjectNotFoundError(StorageError):
+    """There is no object of that name."""
+
+
+class StoragePermissionError(StorageError):
+    """The object store does not let these credentials do this."""
+
+
+class StorageUnavailableError(StorageError):
+    """The object store could not be reached or was too busy; the same call may succeed later."""
+
+    transient = True
+
+
+# --- data files ---------------------------------------------------------------------------
+
+
+class DataFileError(DeltaLakeDbError):
+    """A data file or deletion vector is damaged, unreadable, or does not fit its table."""
+
+
+class DataFileMissingError(DataFileError):
+    """The table refers to a file that is not there."""
+
+
 # --- tables and versions ------------------------------------------------------------------
 
 
@@ -143,6 +177,14 @@ class TableExistsError(DeltaLakeDbError):
 
 class VersionNotFoundError(DeltaLakeDbError):
     """The version or timestamp lies outside what the table still has."""
+
+
+class InvalidConditionError(DeltaLakeDbError):
+    """A `where` condition cannot be understood, or does not fit the columns of the table."""
+
+
+class UnsupportedConditionError(InvalidConditionError):
+    """A `where` condition may be right, but says more than this release can plan with."""
 
 
 # --- commits ------------------------------------------------------------------------------
