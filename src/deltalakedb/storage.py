@@ -1,16 +1,63 @@
-"""Where tables lie: locations as URIs."""
+"""Where tables lie: locations as URIs, and the object stores behind them.
+
+Guarantees:
+
+- `put_if_absent` is atomic on every store: of any number of callers one creates the object, and
+  nobody ever sees half of it. On local disks the object is on the disk when the call returns.
+- Whatever a store says comes out as a StorageError; `transient` tells whether to try again.
+- Credentials never appear in an error or a repr.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
-from deltalakedb.errors import ConfigurationError
+from deltalakedb.errors import (
+    ConfigurationError,
+    ObjectNotFoundError,
+    StorageError,
+    StoragePermissionError,
+    StorageUnavailableError,
+)
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+T = TypeVar("T")
 
 # Schemes that name the same store: a table must not be registered under each of them.
 _SAME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "azure": "az"}
 _SCHEMES = frozenset({"file", "s3", "gs", "az", "abfs", "abfss", *_SAME})
+
+# Options of the HTTP client, which obstore takes apart from those of the store.
+_CLIENT_OPTIONS: Final = frozenset(
+    {
+        *("allow_http", "allow_invalid_certificates", "connect_timeout", "timeout"),
+        *("pool_idle_timeout", "pool_max_idle_per_host", "proxy_url", "proxy_ca_certificate"),
+        *("proxy_excludes", "read_timeout", "user_agent", "http1_only", "http2_only"),
+    }
+)
+_OWNERS: Final = ("aws_", "google_", "azure_")
+_FLAGS: Final = frozenset({"allow_http", "allow_invalid_certificates", "http1_only", "http2_only"})
+_SECRET: Final = re.compile("secret|token|key|password|sas|credential", re.IGNORECASE)
+_URL_QUERY: Final = re.compile(r"\?[^\s\"')>]+")
+# What obstore only tells in words. A missing bucket must not pass for a missing object.
+_NO_BUCKET: Final = re.compile(
+    "NoSuchBucket|ContainerNotFound|specified bucket does not exist", re.IGNORECASE
+)
+_CLIENT_FAULT: Final = re.compile(
+    r"status code:? ?(?:40[0-79]|41\d)|\b(?:40[0-79]|41\d) [A-Z]|\(os error (?:20|21|36|40)\)"
+)
+_DENIED: Final = re.compile(r"\(os error (?:1|13|30)\)|AccessDenied|\b40[13]\b")
+_RETRY: Final = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
 
 
 def normalise_location(location: object) -> str:
@@ -48,3 +95,290 @@ def _file_uri(path: str) -> str:
     # abspath takes out '.', '..' and doubled slashes, but keeps two at the beginning.
     # Path.resolve would follow links, and the table would move with them.
     return "file://" + quote("/" + os.path.abspath(path).lstrip("/"))  # noqa: PTH100
+
+
+def local_path(location: str) -> Path | None:
+    """The folder of a normalised location on this machine; None for an object store."""
+    parts = urlsplit(location)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What a store says of an object without reading it; the key is relative to the location."""
+
+    key: str
+    size: int
+    modified_ms: int
+
+
+def open_storage(location: str, storage_options: Mapping[str, str] | None = None) -> Storage:
+    """The object store at `location`; nothing is contacted yet.
+
+    Options are those of the store (`aws_access_key_id`, `region`, `endpoint_url`, …) and of its
+    HTTP client (`allow_http`, `timeout`, …); what is not given comes from the environment.
+    `memory:///name` is a store in this process, for tests.
+    """
+    options = _checked_options(storage_options)
+    if location.startswith("memory:"):
+        return Storage(location, lambda: _memory(location), options)
+    location = normalise_location(location)
+    folder = local_path(location)
+    if folder is not None:
+        return Storage(location, lambda: _local(folder), options, folder=folder)
+    store = _remote(location, options)
+    return Storage(location, lambda: store, options)
+
+
+class Storage:
+    """The objects below one location. Keys are relative to it, `/` between their parts."""
+
+    def __init__(
+        self,
+        location: str,
+        store: Callable[[], ObjectStore | None],
+        options: Mapping[str, str] | None = None,
+        *,
+        folder: Path | None = None,
+    ) -> None:
+        self.location = location
+        self._open = store
+        self._store: ObjectStore | None = None
+        self._folder = folder
+        self._secrets = tuple(
+            value for key, value in (options or {}).items() if value and _SECRET.search(key)
+        )
+
+    def __repr__(self) -> str:
+        return f"Storage({self.location!r})"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether reading is as quick as a local file."""
+        return self._folder is not None or self.location.startswith("memory:")
+
+    def get(self, key: str) -> bytes:
+        """The whole object; ObjectNotFoundError where there is none."""
+        return self._call(key, "read", lambda store: bytes(store.get(key).bytes()))
+
+    def get_range(self, key: str, *, start: int, length: int) -> bytes:
+        """A part of an object, shorter where the object ends before it does."""
+        return self._call(
+            key, "read", lambda store: bytes(store.get_range(key, start=start, length=length))
+        )
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """Size and time of an object, or None where there is none."""
+        try:
+            return self._call(key, "look at", lambda store: _info(store.head(key)))
+        except ObjectNotFoundError:
+            return None
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write an object, over whatever was there; readers see the old or the new one."""
+        self._make_folder()
+        self._call(key, "write", lambda store: store.put(key, data, mode="overwrite"))
+        self._sync(key)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Create an object; False, with nothing written, where there is one already."""
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        def create(store: ObjectStore) -> bool:
+            try:
+                store.put(key, data, mode="create")
+            except (AlreadyExistsError, PreconditionError, FileExistsError):
+                return False
+            return True
+
+        self._make_folder()
+        created = self._call(key, "create", create)
+        if created:
+            self._sync(key)
+        return created
+
+    def delete(self, key: str) -> None:
+        """Delete an object; there being none is as good."""
+        try:
+            self._call(key, "delete", lambda store: store.delete(key))
+        except ObjectNotFoundError:
+            return
+
+    def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """Every object below a folder `prefix`, at any depth, in no particular order.
+
+        With `start_after` only keys that sort after it.
+        """
+        try:
+            pages = iter(
+                self._call(prefix, "list", lambda store: _pages(store, prefix, start_after))
+            )
+            while page := self._call(prefix, "list", lambda _: next(pages, None)):
+                yield from map(_info, page)
+        except ObjectNotFoundError:
+            # A folder that does not exist has no objects; a missing bucket is another error.
+            return
+
+    # --- the store behind -----------------------------------------------------------------
+
+    def _call(self, key: str, verb: str, act: Callable[[ObjectStore], T]) -> T:
+        from obstore.exceptions import BaseError
+
+        if self._store is None:
+            self._store = self._open()
+        if self._store is None:
+            raise self._not_found(key, verb, f"the folder {self._folder} does not exist")
+        try:
+            return act(self._store)
+        except FileNotFoundError as error:
+            if _NO_BUCKET.search(str(error)):
+                raise self._translate(error, key, verb) from None
+            raise self._not_found(key, verb, "") from None
+        except (BaseError, OSError, ValueError) as error:
+            raise self._translate(error, key, verb) from None
+
+    def _not_found(self, key: str, verb: str, why: str) -> ObjectNotFoundError:
+        return ObjectNotFoundError(
+            f"Cannot {verb} {self._shown(key)}: it does not exist",
+            why=why,
+            fix="Check the location, and that nobody has deleted the file",
+        )
+
+    def _translate(self, error: Exception, key: str, verb: str) -> StorageError:
+        from obstore.exceptions import (
+            InvalidPathError,
+            NotSupportedError,
+            PermissionDeniedError,
+            UnauthenticatedError,
+        )
+
+        text = str(error)
+        why = self._redact(text.strip().splitlines()[0] if text.strip() else type(error).__name__)
+        what = f"Cannot {verb} {self._shown(key)}"
+        if isinstance(error, (PermissionDeniedError, UnauthenticatedError, PermissionError)) or (
+            _DENIED.search(text)
+        ):
+            return StoragePermissionError(
+                what,
+                why=why,
+                fix="Check the credentials in storage_options or the environment, and what they "
+                "may do there",
+            )
+        if _NO_BUCKET.search(text):
+            return StorageError(
+                what, why=why, fix="Create the bucket, or correct its name in the location"
+            )
+        permanent = (InvalidPathError, NotSupportedError, OSError, ValueError)
+        if isinstance(error, permanent) or _CLIENT_FAULT.search(text):
+            return StorageError(what, why=why, fix="Check the location and storage_options")
+        return StorageUnavailableError(
+            what, why=why, fix="Check that the store can be reached from here, and try again"
+        )
+
+    def _shown(self, key: str) -> str:
+        return f"{self.location}/{key}" if key else self.location
+
+    def _redact(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        # Signatures and tokens travel in the query of a URL.
+        return _URL_QUERY.sub("?…", text)
+
+    def _make_folder(self) -> None:
+        if self._folder is not None and self._store is None:
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise self._translate(error, "", "create") from None
+
+    def _sync(self, key: str) -> None:
+        # The local store leaves it to the system when bytes and names reach the disk.
+        if self._folder is None:
+            return
+        path = self._folder / key
+        for place in (path, path.parent):
+            handle = os.open(place, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+
+def _info(meta: Mapping[str, Any]) -> ObjectInfo:
+    modified = meta["last_modified"]
+    return ObjectInfo(meta["path"], meta["size"], round(modified.timestamp() * 1000))
+
+
+def _pages(store: ObjectStore, prefix: str, start_after: str | None) -> Any:
+    return store.list(prefix or None, offset=start_after, chunk_size=1000)
+
+
+def _checked_options(options: object) -> dict[str, str]:
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
+        raise ConfigurationError(
+            "storage_options is not a mapping of names to values",
+            fix="Pass e.g. {'region': 'eu-central-1', 'endpoint_url': 'http://localhost:9000'}",
+        )
+    return {
+        key: ("true" if value else "false") if isinstance(value, bool) else str(value)
+        for key, value in options.items()
+    }
+
+
+def _remote(location: str, options: Mapping[str, str]) -> ObjectStore:
+    from obstore.exceptions import BaseError
+    from obstore.store import from_url
+
+    config: dict[str, Any] = {}
+    client: dict[str, Any] = {}
+    for key, value in options.items():
+        bare = key.lower()
+        for owner in _OWNERS:
+            bare = bare.removeprefix(owner)
+        if bare in _CLIENT_OPTIONS:
+            client[bare] = value.lower() == "true" if bare in _FLAGS else value
+        else:
+            config[key.lower()] = value
+    made: Any = from_url
+    try:
+        store: ObjectStore = made(
+            location, config=config, client_options=client, retry_config=_RETRY
+        )
+    except (BaseError, ValueError, TypeError) as error:
+        # The message may hold a value; its first words name the key.
+        known = ", ".join(sorted(options)) or "none"
+        wrong = next((key for key in config if f"'{key}'" in str(error)), None)
+        raise ConfigurationError(
+            f"Cannot open the object store of {location}",
+            why=f"The option {wrong!r} is not known"
+            if wrong
+            else f"Its options do not fit together (given: {known})",
+            fix="See https://developmentseed.org/obstore for the options of each store",
+        ) from None
+    return store
+
+
+def _local(folder: Path) -> ObjectStore | None:
+    from obstore.exceptions import BaseError
+    from obstore.store import LocalStore
+
+    if not folder.is_dir():
+        return None
+    try:
+        return LocalStore(folder)
+    except BaseError:
+        # Somebody deleted it just now.
+        return None
+
+
+_memories: dict[str, ObjectStore] = {}
+_memories_lock = threading.Lock()
+
+
+def _memory(location: str) -> ObjectStore:
+    from obstore.store import MemoryStore
+
+    with _memories_lock:
+        return _memories.setdefault(location.rstrip("/"), MemoryStore())

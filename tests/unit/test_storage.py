@@ -1,0 +1,151 @@
+"""Object stores: what is created once, what is missing, and what an error may say."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from deltalakedb.errors import (
+    ConfigurationError,
+    ObjectNotFoundError,
+    StorageError,
+    StoragePermissionError,
+    StorageUnavailableError,
+)
+from deltalakedb.storage import Storage, open_storage
+
+ODD_KEYS = ["a b/c%20d", "day=2026-01-01/x%2Fy.parquet", "é/ü.bin", "q'u\"o#t?e", "a:b/c+d&e"]
+
+
+@pytest.fixture(params=["local", "memory"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    if request.param == "memory":
+        return open_storage(f"memory:///{tmp_path.name}")
+    return open_storage(f"{tmp_path}/a b%20c=1/table")
+
+
+def test_what_was_put_is_there(storage: Storage) -> None:
+    for key in ODD_KEYS:
+        storage.put(key, b"one")
+        assert storage.get(key) == b"one"
+        assert storage.get_range(key, start=1, length=2) == b"ne"
+        found = storage.head(key)
+        assert found is not None
+        assert (found.key, found.size) == (key, 3)
+    assert sorted(info.key for info in storage.list()) == sorted(ODD_KEYS)
+
+
+def test_local_keys_are_file_names(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path))
+    for key in ODD_KEYS:
+        storage.put(key, b"")
+        assert (tmp_path / key).is_file()
+
+
+def test_an_object_is_created_once(storage: Storage) -> None:
+    assert storage.put_if_absent("_delta_log/0.json", b"first")
+    assert not storage.put_if_absent("_delta_log/0.json", b"second")
+    assert storage.get("_delta_log/0.json") == b"first"
+    storage.put("_delta_log/0.json", b"third")
+    assert storage.get("_delta_log/0.json") == b"third"
+
+
+def test_of_many_who_create_one_wins(storage: Storage) -> None:
+    storage.put("x", b"")
+    ready = threading.Barrier(8)
+    won: list[int] = []
+
+    def create(number: int) -> None:
+        ready.wait()
+        if storage.put_if_absent("folder/one", str(number).encode()):
+            won.append(number)
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert storage.get("folder/one") == str(won[0]).encode()
+
+
+def test_listing_takes_a_folder_and_a_place_to_start_after(storage: Storage) -> None:
+    for key in ("log/1", "log/2", "log/3", "logs/4", "other"):
+        storage.put(key, b"")
+    assert sorted(info.key for info in storage.list("log")) == ["log/1", "log/2", "log/3"]
+    after = storage.list("log", start_after="log/1")
+    assert sorted(info.key for info in after) == ["log/2", "log/3"]
+    assert list(storage.list("nothing")) == []
+
+
+def test_deleting_twice_is_as_good_as_once(storage: Storage) -> None:
+    storage.put("x", b"")
+    storage.delete("x")
+    storage.delete("x")
+    assert storage.head("x") is None
+    with pytest.raises(ObjectNotFoundError, match="x"):
+        storage.get("x")
+
+
+def test_a_folder_that_is_not_there_is_empty_until_something_is_written(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path / "later"))
+    assert list(storage.list()) == []
+    assert storage.head("x") is None
+    with pytest.raises(ObjectNotFoundError, match="does not exist"):
+        storage.get("x")
+    assert not (tmp_path / "later").exists()
+    assert storage.put_if_absent("x", b"1")
+    assert storage.get("x") == b"1"
+
+
+def test_a_path_through_a_file_is_refused_for_good(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for act in (
+        lambda: open_storage(str(tmp_path)).put("file/x", b""),
+        lambda: open_storage(str(tmp_path / "file")).put("x", b""),
+        lambda: open_storage(str(tmp_path)).get("a/../b"),
+    ):
+        with pytest.raises(StorageError) as caught:
+            act()
+        assert not caught.value.transient
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may read and write everything")
+def test_permissions_have_an_error_of_their_own(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path))
+    storage.put("x", b"")
+    (tmp_path / "x").chmod(0)
+    with pytest.raises(StoragePermissionError):
+        storage.get("x")
+
+
+def test_a_store_that_does_not_answer_is_transient_and_no_secret_is_told() -> None:
+    storage = open_storage(
+        "s3://bucket/table",
+        {
+            "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+            "aws_access_key_id": "the-id",
+            "AWS_SECRET_ACCESS_KEY": "very-secret",
+            "region": "eu-central-1",
+            "AWS_ALLOW_HTTP": "true",
+            "timeout": "1s",
+        },
+    )
+    with pytest.raises(StorageUnavailableError) as caught:
+        storage.get("x")
+    assert caught.value.transient
+    assert "s3://bucket/table/x" in str(caught.value)
+    for text in (str(caught.value), repr(caught.value), repr(storage), repr(vars(caught.value))):
+        assert "very-secret" not in text
+        assert "the-id" not in text
+
+
+def test_options_that_no_store_knows_are_named() -> None:
+    with pytest.raises(ConfigurationError, match="nonsense") as caught:
+        open_storage("s3://bucket/table", {"nonsense": "very-secret"})
+    assert "very-secret" not in str(caught.value)
+    wrong: list[object] = ["text", 7, {1: "x"}]
+    for options in wrong:
+        with pytest.raises(ConfigurationError, match="storage_options"):
+            open_storage("s3://bucket/table", options)  # type: ignore[arg-type]
