@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from deltalakedb.errors import CorruptCatalogError
 from deltalakedb.snapshot import Snapshot, open_snapshot, resolve_version
 from deltalakedb.transaction import change_table
-from deltalakedb.transaction.open import AnyAction, OpenChange
+from deltalakedb.transaction.open import AnyAction, OpenChange, plain_change
 from deltalakedb.transaction.state import TableState, load_state
 
 if TYPE_CHECKING:
@@ -109,6 +109,15 @@ class Table:
         was looked at to make the actions (nothing, unless said), `enforced` which kinds of
         constraint the caller has checked the data against.
         """
+        if (
+            operation_parameters is None
+            and operation_metrics is None
+            and expected_version is None
+            and app_txn is None
+            and read is None
+            and enforced == ()
+        ):
+            return self._commit(plain_change(self._record, self._base(), actions, operation))
         gathered = OpenChange(self._record, self._base())
         gathered.add(
             actions,

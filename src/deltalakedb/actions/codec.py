@@ -100,6 +100,8 @@ def as_action(x: Action | Mapping[str, Any]) -> Action:
     A mapping whose name is a known action in the wrong case is refused: it is a slip, and
     committing it as an unknown action would lose it silently.
     """
+    if type(x) is AddFile and fields.is_plain_add(x):
+        return x
     layout = _LAYOUTS.get(type(x))
     if layout is not None:
         fields.check_value(layout, x)

@@ -225,6 +225,40 @@ def check_value(layout: Layout, value: Any) -> None:
         check_extra(layout, value.extra)
 
 
+def is_plain_add(value: Any) -> bool:
+    """Whether it is surely right, as nearly every added file is; otherwise `check_value` tells."""
+    path, stats, size, time = value.path, value.stats, value.size, value.modification_time
+    return (
+        type(path) is str
+        and path.isascii()
+        and path != ""
+        and "\0" not in path
+        and "%00" not in path
+        and (stats is None or (type(stats) is str and stats.isascii()))
+        and type(size) is int
+        and 0 <= size < _INT64
+        and type(time) is int
+        and 0 <= time < _INT64
+        and (value.data_change is True or value.data_change is False)
+        and type(value.partition_values) is dict
+        and all(
+            type(key) is str and key.isascii() and (item is None or _is_ascii(item))
+            for key, item in value.partition_values.items()
+        )
+        and value.tags is None
+        and value.deletion_vector is None
+        and value.base_row_id is None
+        and value.default_row_commit_version is None
+        and value.clustering_provider is None
+        and not value.extra
+        and type(value.extra) is dict
+    )
+
+
+def _is_ascii(value: object) -> bool:
+    return type(value) is str and value.isascii()
+
+
 def check_extra(layout: Layout, extra: Any) -> None:
     """Refuse an `extra` that JSON cannot hold, or that hides a value for a typed field."""
     if not isinstance(extra, Mapping):

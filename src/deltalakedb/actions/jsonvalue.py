@@ -18,8 +18,9 @@ with a fraction (`100.0`, never `100`), plain while 1e-7 <= |x| < 1e21 and other
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
+from json import encoder as json_encoder
 from json.encoder import encode_basestring
 from typing import Any, Final, NoReturn
 
@@ -31,17 +32,31 @@ MAX_DEPTH: Final = 300
 _PLAIN_FROM: Final = -7
 _PLAIN_BELOW: Final = 21
 
-# One encoder for every call: building one costs as much as encoding a small action.
-_encode: Final[Callable[[Any], str]] = json.JSONEncoder(
-    ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":")
-).encode
-_encode_sorted: Final[Callable[[Any], str]] = json.JSONEncoder(
-    ensure_ascii=False,
-    check_circular=False,
-    allow_nan=False,
-    separators=(",", ":"),
-    sort_keys=True,
-).encode
+
+def _encoder(*, sort_keys: bool) -> Callable[[Any], str]:
+    """One encoder for every call: building one costs as much as encoding a small action.
+
+    `JSONEncoder.encode` builds its C part anew each time, so it is built here where there is one.
+    """
+    encoder = json.JSONEncoder(
+        ensure_ascii=False,
+        check_circular=False,
+        allow_nan=False,
+        separators=(",", ":"),
+        sort_keys=sort_keys,
+    )
+    make: Any = getattr(json_encoder, "c_make_encoder", None)
+    if make is None:
+        return encoder.encode
+    skip_keys = allow_nan = False
+    chunks = make(
+        None, encoder.default, encode_basestring, None, ":", ",", sort_keys, skip_keys, allow_nan
+    )
+    return lambda value: "".join(chunks(value, 0))
+
+
+_encode: Final = _encoder(sort_keys=False)
+_encode_sorted: Final = _encoder(sort_keys=True)
 
 
 def loads(text: str | bytes) -> Any:
@@ -99,6 +114,11 @@ def dumps_ordered(value: Any, *, plain: bool = False) -> str:
     except (TypeError, ValueError) as error:
         raise _bad("value", str(error), "Pass only values that JSON can hold") from error
     return _checked(text, value)
+
+
+def texts(values: Sequence[str] | Sequence[Sequence[str]]) -> str:
+    """Write strings, or lists of strings, as a JSON array: for parameters of SQL, unchecked."""
+    return _encode(values)
 
 
 def canonical(value: Any) -> Any:

@@ -47,7 +47,7 @@ class Pool(Generic[C]):
 
     def acquire(self) -> C:
         """An idle or new connection; CatalogBusyError when none comes free in time."""
-        deadline = time.monotonic() + self._timeout
+        deadline: float | None = None
         with self._condition:
             while True:
                 if self._closed:
@@ -61,6 +61,7 @@ class Pool(Generic[C]):
                 if len(self._used) + self._opening < self._size:
                     self._opening += 1
                     break
+                deadline = deadline or time.monotonic() + self._timeout
                 self._waiting += 1
                 try:
                     in_time = self._condition.wait(deadline - time.monotonic())

@@ -11,16 +11,16 @@ Differences from the other engines, and why:
 
 from __future__ import annotations
 
-import json
 import re
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from deltalakedb.actions.jsonvalue import texts
 from deltalakedb.errors import (
     CatalogBusyError,
     CatalogConstraintError,
@@ -48,8 +48,6 @@ _PRAGMAS = {
     "synchronous": re.compile(r"off|normal|full|extra|[0-3]", re.IGNORECASE),
     "temp_store": re.compile(r"default|file|memory|[0-2]", re.IGNORECASE),
 }
-# json.dumps() would make an encoder for each call.
-_encode = json.JSONEncoder(ensure_ascii=False).encode
 _ONE_WRITER = "SQLite lets one process write at a time"
 
 
@@ -87,13 +85,13 @@ class SqliteSession(Session):
 
     def array(self, values: Sequence[str]) -> object:
         _refuse_nul(values)
-        return _encode(values)
+        return texts(values)
 
     def close_files(self, table_id: str, version: int, keys: Sequence[tuple[str, str]]) -> int:
         # Joining two json_each() by position would compare each with each.
         for key in keys:
             _refuse_nul(key)
-        return self.changed("close_files", table_id=table_id, version=version, keys=_encode(keys))
+        return self.changed("close_files", table_id=table_id, version=version, keys=texts(keys))
 
     def insert(self, relation: Relation, rows: Sequence[Row]) -> None:
         statement, lists = _way_in(relation)
@@ -131,8 +129,46 @@ def _lists_as_json(row: Row, positions: Sequence[int]) -> Row:
     values = list(row)
     for position in positions:
         if values[position] is not None:
-            values[position] = _encode(values[position])
+            values[position] = texts(values[position])
     return tuple(values)
+
+
+class _Transaction:
+    """One transaction on a connection of the pool; a generator would cost every commit more."""
+
+    __slots__ = ("_begin", "_connection", "_pool", "_url")
+
+    def __init__(self, pool: Pool[sqlite3.Connection], url: CatalogUrl, begin: str) -> None:
+        self._pool = pool
+        self._url = url
+        self._begin = begin
+
+    def __enter__(self) -> Session:
+        connection = self._connection = self._pool.acquire()
+        try:
+            connection.execute(self._begin)
+        except BaseException as error:
+            self._pool.release(connection)
+            if isinstance(error, sqlite3.Error):
+                raise _translate(error, self._url) from error
+            raise
+        return SqliteSession(connection, self._url)
+
+    def __exit__(self, kind: object, error: BaseException | None, _traceback: object) -> None:
+        connection = self._connection
+        try:
+            if kind is None:
+                connection.execute("COMMIT")
+            elif connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error as failure:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise _translate(failure, self._url) from failure
+        finally:
+            self._pool.release(connection)
+        if isinstance(error, sqlite3.Error):
+            raise _translate(error, self._url) from error
 
 
 class SqliteDialect(Dialect):
@@ -218,21 +254,8 @@ class SqliteDialect(Dialect):
         """The one writer, after waiting for the others."""
         return self._transaction("BEGIN IMMEDIATE")
 
-    @contextmanager
-    def _transaction(self, begin: str) -> Iterator[Session]:
-        connection = self._pool.acquire()
-        try:
-            with self._translated():
-                connection.execute(begin)
-                try:
-                    yield SqliteSession(connection, self.url)
-                    connection.execute("COMMIT")
-                except BaseException:
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
-                    raise
-        finally:
-            self._pool.release(connection)
+    def _transaction(self, begin: str) -> _Transaction:
+        return _Transaction(self._pool, self.url, begin)
 
     def _translated(self) -> Translating:
         return self._translating

@@ -5,21 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
-from deltalakedb.actions.values import (
-    Action,
-    AddFile,
-    CdcFile,
-    CommitInfo,
-    DomainMetadata,
-    Metadata,
-    Protocol,
-    RemoveFile,
-    Txn,
-)
+from deltalakedb.actions.values import Action, AddFile, Metadata, Protocol
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.transaction.metadata_diff import ROW_TRACKING_DOMAIN
+from deltalakedb.transaction.summary import Summary
 
 PartitionTest: TypeAlias = Callable[[Mapping[str, str | None]], bool]
 
@@ -77,13 +68,14 @@ class ReadSet:
         return self.whole_table or self.partitions is not None or bool(self.files)
 
 
-_NOTHING: Final = ReadSet()
+NOTHING: Final = ReadSet()
+"""The read set of a blind write."""
 
 
 def merge_read_sets(*reads: ReadSet) -> ReadSet:
     """The read set of a transaction that made all of these reads."""
     if len(reads) < 2:
-        return reads[0] if reads else _NOTHING
+        return reads[0] if reads else NOTHING
     tests = [read.partitions for read in reads if read.partitions is not None]
     return ReadSet(
         whole_table=any(read.whole_table for read in reads),
@@ -100,74 +92,20 @@ def _any_of(tests: Sequence[PartitionTest]) -> PartitionTest:
     return matches
 
 
-class _Summary(NamedTuple):
-    """The actions of a commit, sorted in one pass."""
-
-    adds: tuple[AddFile, ...]
-    removed_paths: frozenset[str]
-    has_cdc_files: bool
-    metadata: Metadata | None
-    protocol: Protocol | None
-    commit_info: CommitInfo | None
-    domains: frozenset[str]
-    app_ids: frozenset[str]
-    has_other: bool
-    data_change: bool
-
-
-def _summarise(actions: Iterable[Action]) -> _Summary:
-    adds: list[AddFile] = []
-    removes: list[RemoveFile] = []
-    domains: set[str] = set()
-    app_ids: set[str] = set()
-    metadata: Metadata | None = None
-    protocol: Protocol | None = None
-    commit_info: CommitInfo | None = None
-    has_cdc_files = has_other = False
-    for action in actions:
-        if isinstance(action, AddFile):
-            adds.append(action)
-        elif isinstance(action, RemoveFile):
-            removes.append(action)
-        elif isinstance(action, CdcFile):
-            has_cdc_files = True
-        elif isinstance(action, Txn):
-            app_ids.add(action.app_id)
-        elif isinstance(action, DomainMetadata):
-            domains.add(action.domain)
-        elif isinstance(action, Metadata):
-            metadata = action
-        elif isinstance(action, Protocol):
-            protocol = action
-        elif isinstance(action, CommitInfo):
-            commit_info = action
-        else:
-            has_other = True
-    return _Summary(
-        tuple(adds),
-        frozenset(remove.path for remove in removes),
-        has_cdc_files,
-        metadata,
-        protocol,
-        commit_info,
-        frozenset(domains),
-        frozenset(app_ids),
-        has_other,
-        any(file.data_change for files in (adds, removes) for file in files),
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class Attempt:
     """What we want to commit, what we read to make it, and the level the table asks for."""
 
-    read_set: ReadSet
-    actions: Sequence[Action]
-    isolation: IsolationLevel = IsolationLevel.SERIALIZABLE
-    _summary: _Summary = field(init=False, repr=False, compare=False)
+    __slots__ = ("_summary", "isolation", "read_set")
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_summary", _summarise(self.actions))
+    def __init__(
+        self,
+        read_set: ReadSet,
+        actions: Iterable[Action] | Summary,
+        isolation: IsolationLevel = IsolationLevel.SERIALIZABLE,
+    ) -> None:
+        self.read_set = read_set
+        self.isolation = isolation
+        self._summary = actions if isinstance(actions, Summary) else Summary(actions)
 
     @property
     def changes_metadata(self) -> bool:
@@ -192,12 +130,12 @@ class Attempt:
     @property
     def domains(self) -> frozenset[str]:
         """The metadata domains written."""
-        return self._summary.domains
+        return frozenset(self._summary.domains)
 
     @property
     def app_ids(self) -> frozenset[str]:
         """The app transactions relied on: those read, and those written, which implies it."""
-        return self._summary.app_ids | self.read_set.app_ids
+        return self.read_set.app_ids | self._summary.app_ids
 
     @property
     def data_change(self) -> bool:
@@ -214,11 +152,11 @@ class Attempt:
         summary = self._summary
         return (
             bool(summary.adds)
-            and not summary.removed_paths
-            and not summary.has_cdc_files
+            and not summary.removes
+            and not summary.cdc_files
             and summary.metadata is None
             and summary.protocol is None
-            and not summary.has_other
+            and not summary.others
             and not self.read_set.reads_files
         )
 
@@ -226,15 +164,17 @@ class Attempt:
     def effective_isolation(self) -> IsolationLevel:
         """The level to check with: rewriting files without changing data needs only snapshots."""
         summary = self._summary
-        only_files = (
-            (bool(summary.adds) or bool(summary.removed_paths))
-            and summary.metadata is None
-            and summary.protocol is None
-            and not summary.app_ids
-            and not summary.has_other
-            and summary.domains <= {ROW_TRACKING_DOMAIN}
-        )
-        return IsolationLevel.SNAPSHOT if only_files and not self.data_change else self.isolation
+        if (
+            summary.data_change
+            or not (summary.adds or summary.removes)
+            or summary.metadata is not None
+            or summary.protocol is not None
+            or summary.app_ids
+            or summary.others
+            or not summary.domains.keys() <= {ROW_TRACKING_DOMAIN}
+        ):
+            return self.isolation
+        return IsolationLevel.SNAPSHOT
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,10 +183,10 @@ class Winner:
 
     version: int
     actions: Sequence[Action]
-    _summary: _Summary = field(init=False, repr=False, compare=False)
+    _summary: Summary = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_summary", _summarise(self.actions))
+        object.__setattr__(self, "_summary", Summary(self.actions))
 
     @property
     def metadata(self) -> Metadata | None:
@@ -261,12 +201,12 @@ class Winner:
     @property
     def domains(self) -> frozenset[str]:
         """The metadata domains it wrote."""
-        return self._summary.domains
+        return frozenset(self._summary.domains)
 
     @property
     def app_ids(self) -> frozenset[str]:
         """The app transactions it wrote."""
-        return self._summary.app_ids
+        return frozenset(self._summary.app_ids)
 
     @property
     def adds(self) -> Sequence[AddFile]:

@@ -22,14 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from deltalakedb.actions import (
-    Action,
-    AddFile,
-    Metadata,
-    Protocol,
-    RemoveFile,
-    serialise_commit,
-)
+from deltalakedb.actions import serialise_commit
 from deltalakedb.errors import (
     CatalogBusyError,
     CatalogConnectionLostError,
@@ -49,13 +42,15 @@ from deltalakedb.errors import (
 )
 from deltalakedb.store import Counts, Payload, VersionRecord, account
 from deltalakedb.telemetry import Metrics, event, span
-from deltalakedb.transaction.attempt import Attempt, isolation_of
+from deltalakedb.transaction.attempt import Attempt, IsolationLevel, isolation_of
 from deltalakedb.transaction.change import Change, Committed, new_uuid
 from deltalakedb.transaction.conflicts import check_conflict
+from deltalakedb.transaction.facts import facts_of
 from deltalakedb.transaction.finish import commit_info, commit_info_text, finish_actions
 from deltalakedb.transaction.retry import RetryPolicy
 from deltalakedb.transaction.rules import check_live_files, validate_commit
 from deltalakedb.transaction.state import TableState
+from deltalakedb.transaction.summary import Summary
 from deltalakedb.transaction.winners import load_winners
 
 if TYPE_CHECKING:
@@ -89,7 +84,8 @@ class _Work:
 
     change: Change
     state: TableState | None
-    attempt: Attempt | None
+    summary: Summary
+    attempt: Attempt
     body: bytes
     done: Committed | None = None
     written: VersionRecord | None = None
@@ -111,7 +107,7 @@ class Committer:
         metrics: Metrics | None = None,
         committer: str | None = None,
         engine_info: str = "deltalakedb",
-        step: Callable[[str], None] = lambda _: None,
+        step: Callable[[str], None] | None = None,
     ) -> None:
         self._store = store
         self._policy = policy or RetryPolicy()
@@ -132,18 +128,18 @@ class Committer:
 
     def _prepare(self, change: Change) -> _Work:
         base = change.base
+        summary = Summary(change.actions)
         validate_commit(
-            change.actions,
+            summary,
             metadata=base.metadata if base else None,
             protocol=base.protocol if base else None,
             replaces_all=change.replaces_all,
             allow_feature_drop=change.allow_feature_drop,
             enforced=change.enforced,
         )
-        attempt = None
-        if base is not None:
-            attempt = Attempt(change.read, change.actions, isolation_of(base.metadata))
-        return _Work(change, base, attempt, serialise_commit(change.actions))
+        level = IsolationLevel.SERIALIZABLE if base is None else isolation_of(base.metadata)
+        attempt = Attempt(change.read, summary, level)
+        return _Work(change, base, summary, attempt, serialise_commit(change.actions))
 
     # --- trying ---------------------------------------------------------------------------
 
@@ -209,20 +205,24 @@ class Committer:
                 with self._store.write() as session:
                     self._look_up_recorded(session, works)
                     for work in works:
-                        self._step("take")
+                        if self._step is not None:
+                            self._step("take")
                         self._take(session, work)
                     self._look_up_recorded(session, works)
                     for work in works:
-                        self._step("write")
+                        if self._step is not None:
+                            self._step("write")
                         self._write(session, work, transaction_id)
-                    self._step("commit")
+                    if self._step is not None:
+                        self._step("commit")
             except _SettledError:
                 return True
             except _TooFarBehindError:
                 return self._catch_up(works)
             except CatalogConstraintError as error:
                 raise self._name_taken(works, error) from error
-        self._step("committed")
+        if self._step is not None:
+            self._step("committed")
         return True
 
     def _look_up_recorded(self, session: Session, works: list[_Work]) -> None:
@@ -384,7 +384,6 @@ class Committer:
         """Check the commits since the base against this one, and go on top of them."""
         state, attempt = work.state, work.attempt
         assert state is not None  # noqa: S101 - only a new table has none
-        assert attempt is not None  # noqa: S101 - only a new table has none
         records = self._store.versions_after(session, work.table_id, state.version)
         for record in records:
             if record.commit_uuid == work.change.commit_uuid:
@@ -403,7 +402,13 @@ class Committer:
             except CommitConflictError:
                 self._metrics.count("commit_conflicts_total")
                 raise
-            state = state.after(record.version, record.committed_at, record.counts, winner.actions)
+            state = state.after(
+                record.version,
+                record.committed_at,
+                record.counts,
+                metadata=winner.metadata,
+                protocol=winner.protocol,
+            )
         if (state.metadata, state.protocol) != before:
             self._validate_again(work, state)
         self._metrics.count("commit_rebases_total")
@@ -411,7 +416,7 @@ class Committer:
 
     def _validate_again(self, work: _Work, state: TableState) -> None:
         validate_commit(
-            work.change.actions,
+            work.summary,
             metadata=state.metadata,
             protocol=state.protocol,
             replaces_all=work.change.replaces_all,
@@ -434,42 +439,56 @@ class Committer:
     # --- writing --------------------------------------------------------------------------
 
     def _write(self, session: Session, work: _Work, transaction_id: str | None) -> None:
-        change, state = work.change, work.state
+        change, state, summary = work.change, work.state, work.summary
         now = self._store.clock.now_ms()
         version = 0 if state is None else state.version + 1
         committed_at = now if state is None else max(now, state.committed_at + 1)
         actions = finish_actions(
-            self._store, session, change, state, version=version, committed_at=committed_at
-        )
-        body = work.body if actions is change.actions else serialise_commit(actions)
-        info = commit_info(
+            self._store,
+            session,
             change,
             state,
-            actions,
-            attempt=work.attempt,
+            summary=summary,
+            version=version,
+            committed_at=committed_at,
+        )
+        body = work.body
+        if actions is not change.actions:
+            body, summary = serialise_commit(actions), Summary(actions)
+        after = _state_after(work.table_id, state, summary, version, committed_at)
+        info = commit_info(
+            change,
+            work.attempt,
+            in_commit_timestamps=facts_of(after.metadata, after.protocol).in_commit_timestamps,
             committed_at=committed_at,
             committer=self._committer,
             engine_info=self._engine_info,
             transaction_id=transaction_id,
         )
         info_text = commit_info_text(info, change)
-        data = f'{{"commitInfo":{info_text}}}\n'.encode() + body
-        live = self._store.live_among(session, work.table_id, _paths(actions))
-        check_live_files(actions, live)
-        counts, closing = account(state.counts if state else Counts(), actions, live, num_others=1)
-        record = VersionRecord(
-            table_id=work.table_id,
-            version=version,
-            committed_at=committed_at,
-            recorded_at=now,
-            committer=self._committer,
-            commit_info=info,
-            commit_info_text=info_text,
-            commit_uuid=change.commit_uuid,
-            transaction_id=transaction_id,
-            counts=counts,
+        data = b'{"commitInfo":%b}\n%b' % (info_text.encode(), body)
+        live = self._store.live_among(
+            session,
+            work.table_id,
+            [file.path for files in (summary.adds, summary.removes) for file in files],
         )
-        self._step("append")
+        if live or summary.removes:
+            check_live_files(actions, live)
+        counts, closing = account(after.counts, actions, live, num_others=1)
+        record = VersionRecord(
+            work.table_id,
+            version,
+            committed_at,
+            now,
+            self._committer,
+            info,
+            change.commit_uuid,
+            transaction_id,
+            counts,
+            info_text,
+        )
+        if self._step is not None:
+            self._step("append")
         self._store.append_version(
             session,
             record,
@@ -478,33 +497,25 @@ class Committer:
             closing=closing,
             first=state is None,
         )
-        self._update_registry(session, work, actions, now)
+        if state is not None:
+            self._update_registry(session, change, summary, after, now)
         work.written = record
-        if state is None:
-            work.after = _first_state(record, actions)
-        else:
-            work.after = state.after(version, committed_at, record.counts, actions)
+        work.after = after._replace(counts=counts)
 
     def _update_registry(
-        self, session: Session, work: _Work, actions: Sequence[Action], now: int
+        self, session: Session, change: Change, summary: Summary, after: TableState, now: int
     ) -> None:
-        if work.state is None:
-            return
-        if any(isinstance(action, (Metadata, Protocol)) for action in actions):
-            after = work.state.after(0, 0, work.state.counts, actions)
+        if summary.metadata is not None or summary.protocol is not None:
             self._store.update_table(
                 session,
-                work.table_id,
+                after.table_id,
                 protocol=after.protocol,
                 metadata=after.metadata,
                 updated_at=now,
             )
-        if work.change.renames_to is not None:
+        if change.renames_to is not None:
             session.changed(
-                "rename_table",
-                table_id=work.table_id,
-                name=work.change.renames_to,
-                updated_at=now,
+                "rename_table", table_id=after.table_id, name=change.renames_to, updated_at=now
             )
 
     # --- telling --------------------------------------------------------------------------
@@ -566,13 +577,15 @@ def _exists(name: str, location: str, other: str, other_location: str) -> TableE
     )
 
 
-def _first_state(record: VersionRecord, actions: Sequence[Action]) -> TableState:
-    metadata = next(action for action in actions if isinstance(action, Metadata))
-    protocol = next(action for action in actions if isinstance(action, Protocol))
-    return TableState(
-        record.table_id, record.version, record.committed_at, metadata, protocol, record.counts
-    )
-
-
-def _paths(actions: Sequence[Action]) -> list[str]:
-    return [action.path for action in actions if isinstance(action, (AddFile, RemoveFile))]
+def _state_after(
+    table_id: str, state: TableState | None, summary: Summary, version: int, committed_at: int
+) -> TableState:
+    """The state that a commit leaves behind, with the counts from before it."""
+    metadata, protocol = summary.metadata, summary.protocol
+    if state is not None:
+        return state.after(
+            version, committed_at, state.counts, metadata=metadata, protocol=protocol
+        )
+    assert metadata is not None  # noqa: S101 - the rules ask for both in a first version
+    assert protocol is not None  # noqa: S101
+    return TableState(table_id, version, committed_at, metadata, protocol, Counts())

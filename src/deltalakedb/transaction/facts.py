@@ -47,6 +47,7 @@ class TableFacts:
     features: frozenset[str]
     append_only: bool
     change_data_feed: bool
+    in_commit_timestamps: bool
     needs_records: bool
 
 
@@ -132,6 +133,7 @@ def _facts(key: _Key) -> TableFacts:
         features=features,
         append_only=properties.append_only,
         change_data_feed=properties.enable_change_data_feed,
+        in_commit_timestamps=properties.enable_in_commit_timestamps,
         needs_records=ROW_TRACKING in features
         or any(name.startswith("icebergCompat") for name in uses),
     )

@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions import Action, CommitInfo, Metadata
-from deltalakedb.actions.features import writer_features
 from deltalakedb.actions.jsonvalue import dumps, dumps_ordered
 from deltalakedb.actions.properties import TableProperties
-from deltalakedb.transaction.attempt import Attempt, IsolationLevel
+from deltalakedb.transaction.attempt import Attempt
 from deltalakedb.transaction.change import as_strings
+from deltalakedb.transaction.facts import facts_of
 from deltalakedb.transaction.metadata_diff import ROW_TRACKING_DOMAIN
 from deltalakedb.transaction.row_tracking import assign_row_ids, high_water_mark
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from deltalakedb.store.dialect import Session
     from deltalakedb.transaction.change import Change
     from deltalakedb.transaction.state import TableState
+    from deltalakedb.transaction.summary import Summary
 
 _ICT_VERSION = "delta.inCommitTimestampEnablementVersion"
 _ICT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
@@ -35,6 +36,7 @@ def finish_actions(
     change: Change,
     state: TableState | None,
     *,
+    summary: Summary,
     version: int,
     committed_at: int,
 ) -> Sequence[Action]:
@@ -42,10 +44,10 @@ def finish_actions(
     actions: Sequence[Action] = change.actions
     if state is None:
         return actions
-    if any(isinstance(action, Metadata) for action in actions):
+    if summary.metadata is not None:
         actions = _with_enablement(actions, state, version=version, committed_at=committed_at)
-    after = state.after(version, committed_at, state.counts, actions)
-    if "rowTracking" in writer_features(after.protocol):
+    metadata, protocol = summary.metadata or state.metadata, summary.protocol or state.protocol
+    if "rowTracking" in facts_of(metadata, protocol).features:
         domain = store.domain_at(session, state.table_id, ROW_TRACKING_DOMAIN, state.version)
         filled, written = assign_row_ids(actions, high_water_mark(domain), version)
         actions = [*filled, written] if written is not None else filled
@@ -76,33 +78,25 @@ def _with_enablement(
 
 def commit_info(
     change: Change,
-    state: TableState | None,
-    actions: Sequence[Action],
+    attempt: Attempt,
     *,
-    attempt: Attempt | None,
+    in_commit_timestamps: bool,
     committed_at: int,
     committer: str | None,
     engine_info: str,
     transaction_id: str | None,
 ) -> CommitInfo:
-    """The provenance of a commit; what the caller says of it never overrides what we know.
-
-    `attempt` is what the conflict rules made of `change.actions`; None for a new table.
-    """
-    metadata = next((a for a in actions if isinstance(a, Metadata)), None)
-    metadata = metadata or (state.metadata if state else None)
-    if attempt is None:
-        attempt = Attempt(change.read, actions, IsolationLevel.SERIALIZABLE)
+    """The provenance of a commit; what the caller says of it never overrides what we know."""
     # In the order of their names, which is how a commitInfo is written.
     known: dict[str, Any] = {"engineInfo": engine_info}
-    if metadata and TableProperties(metadata.configuration).enable_in_commit_timestamps:
+    if in_commit_timestamps:
         known["inCommitTimestamp"] = committed_at
     known["isBlindAppend"] = attempt.is_blind_append
     known["isolationLevel"] = attempt.effective_isolation.value
     known["operation"] = change.operation
     if change.metrics:
         known["operationMetrics"] = as_strings(change.metrics)
-    known["operationParameters"] = as_strings(change.parameters)
+    known["operationParameters"] = as_strings(change.parameters) if change.parameters else {}
     if change.base is not None:
         known["readVersion"] = change.base.version
     if transaction_id is not None:

@@ -10,7 +10,7 @@ from deltalakedb.actions import Action, CommitInfo, Txn
 from deltalakedb.actions.codec import as_action
 from deltalakedb.errors import CommitRejectedError, ConfigurationError, InvalidActionError
 from deltalakedb.store import TableRecord
-from deltalakedb.transaction.attempt import ReadSet, merge_read_sets
+from deltalakedb.transaction.attempt import NOTHING, ReadSet, merge_read_sets
 from deltalakedb.transaction.change import AppTxn, Change
 from deltalakedb.transaction.state import TableState
 
@@ -44,20 +44,7 @@ class OpenChange:
         """More actions; the operation of several additions is that of the first."""
         _check_operation(operation, parameters, metrics)
         # All or none of them: a caller may catch the error and go on with the transaction.
-        added: list[Action] = []
-        info = self.info
-        for given in _each(actions):
-            action = as_action(given)
-            if isinstance(action, CommitInfo):
-                if info:
-                    raise CommitRejectedError(
-                        "The commit has two commitInfo actions",
-                        rule="one-commit-info",
-                        fix="Pass one, or none: deltalakedb writes its own",
-                    )
-                info = dict(action.fields)
-            else:
-                added.append(action)
+        added, info = _taken_apart(actions, self.info)
         self.actions += added
         self.info = info
         self.operation = self.operation or operation
@@ -100,6 +87,35 @@ class OpenChange:
             expected_version=self.expected_version,
             enforced=self.enforced,
         )
+
+
+def _taken_apart(
+    actions: Iterable[AnyAction], info: dict[str, Any]
+) -> tuple[list[Action], dict[str, Any]]:
+    """The actions without a commitInfo, and what that says beyond `info`."""
+    taken: list[Action] = []
+    for given in _each(actions):
+        action = as_action(given)
+        if isinstance(action, CommitInfo):
+            if info:
+                raise CommitRejectedError(
+                    "The commit has two commitInfo actions",
+                    rule="one-commit-info",
+                    fix="Pass one, or none: deltalakedb writes its own",
+                )
+            info = dict(action.fields)
+        else:
+            taken.append(action)
+    return taken, info
+
+
+def plain_change(
+    table: TableRecord, base: TableState, actions: Iterable[AnyAction], operation: str
+) -> Change:
+    """The change of a commit that says no more than what it does: what most commits are."""
+    _check_operation(operation, None, None)
+    taken, info = _taken_apart(actions, {})
+    return Change(table, base, tuple(taken), operation, {}, {}, info, NOTHING)
 
 
 def _each(actions: object) -> Iterable[Any]:

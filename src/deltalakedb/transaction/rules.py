@@ -14,13 +14,11 @@ Actions are taken as `codec.as_action` leaves them: every field has its right ty
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
 
 from deltalakedb.actions.values import (
     Action,
     AddFile,
-    CdcFile,
     CheckpointMetadata,
     CommitInfo,
     DomainMetadata,
@@ -47,6 +45,7 @@ from deltalakedb.transaction.rules_files import (
     refreshed_paths,
 )
 from deltalakedb.transaction.rules_metadata import check_features, check_metadata, check_protocol
+from deltalakedb.transaction.summary import Summary
 
 __all__ = ["Rule", "check_live_files", "refreshed_paths", "touched_paths", "validate_commit"]
 
@@ -55,7 +54,7 @@ _SYSTEM_DOMAINS = {"delta.rowTracking": "rowTracking", "delta.clustering": "clus
 
 
 def validate_commit(
-    actions: Sequence[Action],
+    actions: Iterable[Action] | Summary,
     *,
     metadata: Metadata | None,
     protocol: Protocol | None,
@@ -72,7 +71,9 @@ def validate_commit(
     checkConstraints, invariants, generatedColumns, identityColumns, allowColumnDefaults, or any
     other that this release does not honour by itself.
     """
-    commit = _sort(actions)
+    commit = actions if isinstance(actions, Summary) else Summary(actions)
+    if commit.repeated is not None or commit.others:
+        _check_kinds(commit)
     first = metadata is None or protocol is None
     if first and (commit.metadata is None or commit.protocol is None):
         missing = "metaData" if commit.metadata is None else "protocol"
@@ -97,13 +98,17 @@ def validate_commit(
     except InvalidActionError as error:
         raise reject_for(Rule.PROTOCOL, error) from error
     facts = facts_of(new_metadata, new_protocol)
-    was_append_only = not first and _append_only(metadata, protocol)
-    _check_domains(commit.domains, facts)
+    if commit.domains:
+        _check_domains(commit.domains.values(), facts)
     check_each_path_once(commit.adds, commit.removes)
     check_adds(commit.adds, facts)
-    check_removes(commit.removes, append_only=facts.append_only or was_append_only)
-    check_cdc_files(commit.cdc_files, facts)
-    _check_constraints(commit, facts, honours)
+    if commit.removes:
+        was_append_only = not first and _append_only(metadata, protocol)
+        check_removes(commit.removes, append_only=facts.append_only or was_append_only)
+    if commit.cdc_files:
+        check_cdc_files(commit.cdc_files, facts)
+    if facts.constraints:
+        _check_constraints(commit, facts, honours)
 
 
 def touched_paths(actions: Iterable[Action]) -> list[str]:
@@ -111,58 +116,21 @@ def touched_paths(actions: Iterable[Action]) -> list[str]:
     return list(dict.fromkeys(a.path for a in actions if isinstance(a, (AddFile, RemoveFile))))
 
 
-@dataclass(slots=True)
-class _Commit:
-    """The actions of a commit by kind."""
-
-    adds: list[AddFile] = field(default_factory=list)
-    removes: list[RemoveFile] = field(default_factory=list)
-    cdc_files: list[CdcFile] = field(default_factory=list)
-    domains: list[DomainMetadata] = field(default_factory=list)
-    app_ids: set[str] = field(default_factory=set)
-    metadata: Metadata | None = None
-    protocol: Protocol | None = None
-    commit_info: CommitInfo | None = None
-
-
-def _sort(actions: Iterable[Action]) -> _Commit:
-    commit = _Commit()
-    adds, removes = commit.adds, commit.removes
-    for action in actions:
-        if isinstance(action, AddFile):
-            adds.append(action)
-        elif isinstance(action, RemoveFile):
-            removes.append(action)
-        elif isinstance(action, CdcFile):
-            commit.cdc_files.append(action)
-        else:
-            _sort_control(commit, action)
-    return commit
-
-
-def _sort_control(commit: _Commit, action: Action) -> None:
-    if isinstance(action, Metadata):
-        if commit.metadata is not None:
-            raise _twice(Rule.ONE_METADATA, "metaData")
-        commit.metadata = action
-    elif isinstance(action, Protocol):
-        if commit.protocol is not None:
-            raise _twice(Rule.ONE_PROTOCOL, "protocol")
-        commit.protocol = action
-    elif isinstance(action, CommitInfo):
-        if commit.commit_info is not None:
-            raise _twice(Rule.ONE_COMMIT_INFO, "commitInfo")
-        commit.commit_info = action
-    elif isinstance(action, Txn):
-        if action.app_id in commit.app_ids:
-            raise _twice(Rule.ONE_TXN, f"txn for the appId {action.app_id!r}")
-        commit.app_ids.add(action.app_id)
-    elif isinstance(action, DomainMetadata):
-        if any(other.domain == action.domain for other in commit.domains):
-            raise _twice(Rule.ONE_DOMAIN, f"domainMetadata for the domain {action.domain!r}")
-        commit.domains.append(action)
-    else:
-        raise _refuse_kind(action)
+def _check_kinds(commit: Summary) -> None:
+    """Each kind may be in a commit, and as often as it may."""
+    if commit.others:
+        raise _refuse_kind(commit.others[0])
+    again = commit.repeated
+    if isinstance(again, Metadata):
+        raise _twice(Rule.ONE_METADATA, "metaData")
+    if isinstance(again, Protocol):
+        raise _twice(Rule.ONE_PROTOCOL, "protocol")
+    if isinstance(again, CommitInfo):
+        raise _twice(Rule.ONE_COMMIT_INFO, "commitInfo")
+    if isinstance(again, Txn):
+        raise _twice(Rule.ONE_TXN, f"txn for the appId {again.app_id!r}")
+    if isinstance(again, DomainMetadata):
+        raise _twice(Rule.ONE_DOMAIN, f"domainMetadata for the domain {again.domain!r}")
 
 
 def _twice(rule: Rule, what: str) -> Exception:
@@ -220,7 +188,7 @@ def _check_domains(domains: Iterable[DomainMetadata], facts: TableFacts) -> None
             )
 
 
-def _check_constraints(commit: _Commit, facts: TableFacts, enforced: frozenset[str]) -> None:
+def _check_constraints(commit: Summary, facts: TableFacts, enforced: frozenset[str]) -> None:
     binding = [name for name in facts.constraints if name not in enforced]
     if not binding:
         return

@@ -9,9 +9,6 @@ from deltalakedb.errors import CorruptCatalogError
 from deltalakedb.store import Counts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from deltalakedb.actions import Action
     from deltalakedb.store import Store
     from deltalakedb.store.dialect import Session
 
@@ -27,16 +24,23 @@ class TableState(NamedTuple):
     counts: Counts
 
     def after(
-        self, version: int, committed_at: int, counts: Counts, actions: Iterable[Action]
+        self,
+        version: int,
+        committed_at: int,
+        counts: Counts,
+        *,
+        metadata: Metadata | None,
+        protocol: Protocol | None,
     ) -> TableState:
-        """The state that a commit of `actions` leaves behind."""
-        metadata, protocol = self.metadata, self.protocol
-        for action in actions:
-            if isinstance(action, Metadata):
-                metadata = action
-            elif isinstance(action, Protocol):
-                protocol = action
-        return TableState(self.table_id, version, committed_at, metadata, protocol, counts)
+        """The state that a commit leaves behind, with the metadata and protocol it has, if any."""
+        return TableState(
+            self.table_id,
+            version,
+            committed_at,
+            metadata or self.metadata,
+            protocol or self.protocol,
+            counts,
+        )
 
 
 def load_state(store: Store, session: Session, table_id: str, version: int) -> TableState:
