@@ -8,6 +8,7 @@ null is neither true nor false, and so is its opposite.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -18,7 +19,10 @@ Operator: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A leaf column: `path` as the schema spells it, `physical` as data files and the log do."""
+    """A column: `path` as the schema spells it, `physical` as data files and the log do.
+
+    A struct, array, map, variant or void column stands only in `Null`.
+    """
 
     path: ColumnPath
     physical: ColumnPath
@@ -34,8 +38,10 @@ class Comparison:
     """`column operator value`; the value is not null, and one of the column's type.
 
     The Python types are those of statistics: int for whole numbers, float for float and double (a
-    finite number; compared as double), Decimal of any scale, str, bool, date, datetime in UTC for
-    timestamp, datetime without zone for timestamp_ntz, bytes.
+    finite number; compared as double), Decimal, str, bool, date, datetime in UTC for timestamp,
+    datetime without zone for timestamp_ntz, bytes. Whole numbers and decimals fit the range and
+    the scale of their column: binding has rounded the bound, or decided the comparison. Booleans
+    are compared with "=" only.
     """
 
     column: Column
@@ -45,7 +51,10 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """The column is one of the values (at least one), or none of them where `negated`."""
+    """The column is one of the values (at least two), or none of them where `negated`.
+
+    No value is null, and none comes twice. A null column is neither.
+    """
 
     column: Column
     values: tuple[Any, ...]
@@ -54,7 +63,10 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class StartsWith:
-    """The string begins with the prefix, or does not where `negated`; null does neither."""
+    """The string begins with the prefix, or does not where `negated`; null does neither.
+
+    The prefix is not empty.
+    """
 
     column: Column
     prefix: str
@@ -85,16 +97,108 @@ class Opaque:
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """Every part is true."""
+    """Every part is true; at least two parts, none of them an And or a Constant."""
 
     parts: tuple[Predicate, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """Some part is true."""
+    """Some part is true; at least two parts, none of them an Or or a Constant."""
 
     parts: tuple[Predicate, ...]
 
 
 Predicate: TypeAlias = Comparison | OneOf | StartsWith | Null | Constant | Opaque | And | Or
+
+
+def conjunction(parts: Iterable[Predicate]) -> Predicate:
+    """All of the parts, in the simplest form; true where there are none."""
+    flat: list[Predicate] = []
+    for part in parts:
+        if part == Constant(value=False):
+            return part
+        if isinstance(part, And):
+            flat.extend(part.parts)
+        elif not isinstance(part, Constant):
+            flat.append(part)
+    merged = _merge_values(flat, negated=True)
+    if not merged:
+        return Constant(value=True)
+    return merged[0] if len(merged) == 1 else And(tuple(merged))
+
+
+def disjunction(parts: Iterable[Predicate]) -> Predicate:
+    """Any of the parts, in the simplest form; false where there are none."""
+    flat: list[Predicate] = []
+    for part in parts:
+        if part == Constant(value=True):
+            return part
+        if isinstance(part, Or):
+            flat.extend(part.parts)
+        elif not isinstance(part, Constant):
+            flat.append(part)
+    merged = _merge_values(flat, negated=False)
+    if not merged:
+        return Constant(value=False)
+    return merged[0] if len(merged) == 1 else Or(tuple(merged))
+
+
+def one_of(column: Column, values: Iterable[Any], *, negated: bool = False) -> Predicate:
+    """The column is one of the values, or none of them; no value is null."""
+    distinct = tuple(dict.fromkeys(values))
+    if not distinct:
+        return Null(column, negated=True) if negated else Constant(value=False)
+    if len(distinct) == 1:
+        return Comparison(column, "<>" if negated else "=", distinct[0])
+    return OneOf(column, distinct, negated)
+
+
+def conjuncts(predicate: Predicate) -> tuple[Predicate, ...]:
+    """The parts that all have to be true; none where the predicate is always true."""
+    if isinstance(predicate, And):
+        return predicate.parts
+    return () if predicate == Constant(value=True) else (predicate,)
+
+
+def columns_of(predicate: Predicate) -> tuple[Column, ...]:
+    """The columns that the predicate names, each once; an `Opaque` part hides its own."""
+    found: dict[ColumnPath, Column] = {}
+    waiting: list[Predicate] = [predicate]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, And | Or):
+            waiting.extend(reversed(part.parts))
+        elif not isinstance(part, Constant | Opaque):
+            found.setdefault(part.column.path, part.column)
+    return tuple(found.values())
+
+
+def _merge_values(parts: list[Predicate], *, negated: bool) -> list[Predicate]:
+    # `a = 1 OR a = 2 OR …` becomes one list, so that ten thousand terms stay one test; so does
+    # `a <> 1 AND a <> 2 AND …`. The list stands where its first term stood.
+    values: dict[ColumnPath, list[Any]] = {}
+    columns: dict[ColumnPath, Column] = {}
+    merged: list[Predicate | ColumnPath] = []
+    for part in parts:
+        terms = _values(part, negated=negated)
+        if terms is None or not isinstance(part, Comparison | OneOf):
+            merged.append(part)
+            continue
+        path = part.column.path
+        if path not in values:
+            values[path], columns[path] = [], part.column
+            merged.append(path)
+        values[path].extend(terms)
+    return [
+        one_of(columns[part], values[part], negated=negated) if isinstance(part, tuple) else part
+        for part in merged
+    ]
+
+
+def _values(part: Predicate, *, negated: bool) -> tuple[Any, ...] | None:
+    if isinstance(part, OneOf) and part.negated is negated:
+        return part.values
+    if isinstance(part, Comparison) and part.operator == ("<>" if negated else "="):
+        return (part.value,)
+    return None
