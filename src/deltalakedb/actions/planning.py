@@ -1,0 +1,115 @@
+"""Planned columns: the few whose bounds the catalog keeps beside each file, typed and narrow.
+
+A condition on a planned column finds its files by an index instead of reading the statistics of
+all. There is room for `SLOTS` of them: those that the table property `deltalakedb.planningColumns`
+lists, then the partition columns in their order. The plan follows from the metadata alone, so every
+writer of a version agrees on it; the catalog keeps the plan that its keys were made by, as text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from deltalakedb.actions import jsonvalue
+from deltalakedb.actions.datatypes import (
+    ColumnPath,
+    DataType,
+    DecimalType,
+    PrimitiveType,
+    StructType,
+    physical_name,
+)
+from deltalakedb.actions.schema_json import schema_from_json
+from deltalakedb.actions.statistics import parse_column_list
+from deltalakedb.actions.values import Metadata
+from deltalakedb.errors import ConfigurationError
+
+PLANNING_COLUMNS: Final = "deltalakedb.planningColumns"
+SLOTS: Final = 3
+
+_ORDERED: Final = frozenset(
+    {
+        *("byte", "short", "integer", "long", "float", "double", "boolean"),
+        *("date", "timestamp", "timestamp_ntz", "string"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedColumn:
+    """A leaf column whose bounds are kept; `physical` is its path in statistics and data files."""
+
+    physical: ColumnPath
+    type: DataType
+    is_partition: bool = False
+
+
+Plan = tuple[PlannedColumn, ...]
+
+
+def plan_of(metadata: Metadata) -> Plan:
+    """The planned columns of a table, by slot; raises ConfigurationError for a bad property."""
+    return _plan(
+        metadata.schema_string or "",
+        tuple(metadata.partition_columns),
+        metadata.configuration.get(PLANNING_COLUMNS),
+    )
+
+
+def plan_text(plan: Plan) -> str | None:
+    """The plan as the catalog keeps it; None where there is none."""
+    if not plan:
+        return None
+    return jsonvalue.dumps(
+        [{"partition": c.is_partition, "path": list(c.physical), "type": str(c.type)} for c in plan]
+    )
+
+
+def has_order(data_type: DataType) -> bool:
+    """Whether values of the type can be kept as a range."""
+    if isinstance(data_type, PrimitiveType):
+        return data_type.name in _ORDERED
+    return isinstance(data_type, DecimalType)
+
+
+@lru_cache(maxsize=256)
+def _plan(schema_string: str, partition_columns: tuple[str, ...], listed: str | None) -> Plan:
+    if not partition_columns and listed is None:
+        return ()
+    schema = schema_from_json(schema_string) if schema_string else StructType(())
+    partitions = {name.lower() for name in partition_columns}
+    chosen: dict[ColumnPath, PlannedColumn] = {}
+    for path in [] if listed is None else parse_column_list(listed):
+        column = _resolve(schema, path, partitions)
+        if not has_order(column.type):
+            raise _wrong(listed, f"the column {'.'.join(path)!r} is {column.type}, without bounds")
+        chosen[column.physical] = column
+    if len(chosen) > SLOTS:
+        raise _wrong(listed, f"it lists {len(chosen)} columns, and there is room for {SLOTS}")
+    for name in partition_columns:
+        column = _resolve(schema, (name,), partitions)
+        if has_order(column.type) and len(chosen) < SLOTS:
+            chosen.setdefault(column.physical, column)
+    return tuple(chosen.values())
+
+
+def _resolve(schema: StructType, path: ColumnPath, partitions: set[str]) -> PlannedColumn:
+    here: DataType = schema
+    physical: list[str] = []
+    for step in path:
+        field: Any = here.get(step) if isinstance(here, StructType) else None
+        if field is None:
+            raise _wrong(".".join(path), "there is no such column")
+        physical.append(physical_name(field))
+        here = field.type
+    return PlannedColumn(tuple(physical), here, len(path) == 1 and path[0].lower() in partitions)
+
+
+def _wrong(listed: str | None, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"The table property {PLANNING_COLUMNS!r} cannot be {listed!r}",
+        why=why,
+        fix=f"List up to {SLOTS} columns of numbers, strings, dates or times, e.g. 'id, ts'",
+    )
