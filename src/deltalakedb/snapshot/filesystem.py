@@ -1,0 +1,222 @@
+"""Opening the files of a table for reading, wherever they lie.
+
+Guarantees:
+
+- Local files are read by pyarrow itself; every other store through `obstore`, with its names of
+  storage options. Nothing runs in the I/O threads of pyarrow: a scan occupies one of them, and
+  would wait for itself where they are all taken.
+- A path of the log is decoded once. It is relative to the table, or absolute.
+- An error names the table and the file. No secret of the storage options appears in one.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from deltalakedb.actions.partition import decode_path
+from deltalakedb.errors import ConfigurationError, DataFileError, DataFileMissingError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ABSOLUTE: Final = re.compile(
+    r"(file:(?=/)|[A-Za-z][A-Za-z0-9+.-]*:(?=//))(?://([^/]*))?(.*)", re.DOTALL
+)
+_SAME: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "azure": "az"}
+# What obstore takes as options of its HTTP client instead of the store's; as in its ClientConfig.
+_CLIENT_OPTIONS: Final = frozenset(
+    {
+        *("allow_http", "allow_invalid_certificates", "root_certificate", "user_agent"),
+        *("timeout", "connect_timeout", "read_timeout", "pool_idle_timeout"),
+        *("pool_max_idle_per_host", "http1_only", "http2_only", "randomize_addresses"),
+        *("proxy_url", "proxy_ca_certificate", "proxy_excludes", "default_content_type"),
+    }
+)
+_SECRET: Final = re.compile(
+    r"secret|key|token|password|sas|credential|authorization", re.IGNORECASE
+)
+
+
+class TableFiles:
+    """The files of the table at `location` (a URI or a local path)."""
+
+    def __init__(self, location: str, storage_options: Mapping[str, str] | None = None) -> None:
+        self.location = location.rstrip("/") or "/"
+        self._options = dict(storage_options or {})
+        self._stores: dict[str, Any] = {}
+        match = _ABSOLUTE.fullmatch(self.location)
+        if match is None:
+            self._scheme, self._authority, self._root = "file", "", self.location
+        else:
+            self._scheme = match[1].rstrip(":").lower()
+            self._authority = match[2] or ""
+            self._root = decode_path(match[3]) if self._scheme == "file" else match[3]
+
+    def __repr__(self) -> str:
+        return f"TableFiles({self.location!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TableFiles, (self.location, self._options)
+
+    def open(self, log_path: str) -> pa.NativeFile | RangeReader:
+        """Open what a path of the log names, for reading at any position."""
+        from pyarrow.fs import LocalFileSystem
+
+        scheme, authority, path = self._resolve(log_path)
+        try:
+            if scheme == "file":
+                return LocalFileSystem().open_input_file(path)
+            return RangeReader(self._store(scheme, authority), path.lstrip("/"))
+        except FileNotFoundError as error:
+            raise self._missing(log_path, path) from error
+        except OSError as error:
+            raise self.failed(log_path, error) from None
+
+    def read_range(self, log_path: str, start: int, length: int) -> bytes:
+        """Read `length` bytes from `start` on, or fewer where the file ends before."""
+        with self.open(log_path) as file:
+            try:
+                if start >= file.size():
+                    return b""
+                file.seek(start)
+                return bytes(file.read(length))
+            except OSError as error:
+                raise self.failed(log_path, error) from None
+
+    def relative(self, path: str) -> str:
+        """Write a path below the table that is not encoded as the log would."""
+        return quote(path)
+
+    def _resolve(self, log_path: str) -> tuple[str, str, str]:
+        match = _ABSOLUTE.fullmatch(log_path)
+        if match is not None:
+            return match[1].rstrip(":").lower(), match[2] or "", decode_path(match[3])
+        path = decode_path(log_path)
+        if not path.startswith("/"):
+            path = f"{self._root.rstrip('/')}/{path}"
+        return self._scheme, self._authority, path
+
+    def _store(self, scheme: str, authority: str) -> Any:
+        url = f"{_SAME.get(scheme, scheme)}://{authority}"
+        if url not in self._stores:
+            self._stores[url] = _open_store(url, self._options)
+        return self._stores[url]
+
+    def _missing(self, log_path: str, path: str) -> DataFileMissingError:
+        return DataFileMissingError(
+            f"A file of the table at {self.location} is missing: {log_path}",
+            why=f"the table refers to it, but there is nothing at {path}",
+            fix="It was deleted or moved, perhaps by a vacuum with too short a retention. Restore "
+            "it from a backup, or restore the table to a version that does not need it",
+        )
+
+    def failed(self, log_path: str, error: BaseException) -> DataFileError:
+        """The error to raise when a file cannot be read."""
+        text = str(error)
+        for name, value in self._options.items():
+            if value and _SECRET.search(name):
+                text = text.replace(value, "***").replace(quote(value, safe=""), "***")
+        return DataFileError(
+            f"Cannot read {log_path} of the table at {self.location}",
+            why=text[:500],
+            fix="Check that the file is whole, and that it may be read with these storage options",
+        )
+
+
+def _open_store(url: str, options: Mapping[str, str]) -> Any:
+    import obstore
+
+    try:
+        return obstore.store.from_url(
+            url,
+            config={name: value for name, value in options.items() if not _is_client(name)},
+            client_options={name: value for name, value in options.items() if _is_client(name)},
+        )
+    except (obstore.exceptions.BaseError, ValueError, TypeError) as error:
+        raise ConfigurationError(
+            f"Cannot open the object store {url}",
+            why=f"obstore answers with {type(error).__name__}",
+            fix=f"Check the scheme, and the names of the storage options: {sorted(options)}",
+        ) from None
+
+
+def _is_client(option: str) -> bool:
+    return option.lower() in _CLIENT_OPTIONS
+
+
+def _translated(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Make any failure of obstore an OSError, as that of a file is."""
+    import obstore
+
+    try:
+        return call(*args, **options)
+    except obstore.exceptions.BaseError as error:
+        raise OSError(str(error).partition("\n")[0]) from None
+
+
+class RangeReader(io.RawIOBase):
+    """An object as a file. Each read is one request, unless `prefetch` has fetched it before."""
+
+    def __init__(self, store: Any, path: str) -> None:
+        import obstore
+
+        super().__init__()
+        self._store = store
+        self._path = path
+        self._size = int(_translated(obstore.head, store, path)["size"])
+        self._position = 0
+        self._fetched: list[tuple[int, Any]] = []
+
+    def prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Fetch these (start, length) at once, instead of whatever was fetched before."""
+        import obstore
+
+        starts = [start for start, _ in ranges]
+        lengths = [length for _, length in ranges]
+        found = _translated(
+            obstore.get_ranges, self._store, self._path, starts=starts, lengths=lengths
+        )
+        self._fetched = [
+            (start, memoryview(part)) for start, part in zip(starts, found, strict=True)
+        ]
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def size(self) -> int:
+        """How many bytes the object has."""
+        return self._size
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(base + offset, 0)
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(self._size - self._position, 0)
+        length = left if size is None or size < 0 else min(size, left)
+        if not length:
+            return b""
+        data = self._range(self._position, length)
+        self._position += len(data)
+        return data
+
+    def _range(self, start: int, length: int) -> bytes:
+        for first, part in self._fetched:
+            if first <= start and start + length <= first + len(part):
+                return bytes(part[start - first : start - first + length])
+        import obstore
+
+        return bytes(
+            _translated(obstore.get_range, self._store, self._path, start=start, length=length)
+        )
