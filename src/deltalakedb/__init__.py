@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from deltalakedb import errors
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from deltalakedb.clock import Clock
     from deltalakedb.lake import Lake
     from deltalakedb.table import Table
@@ -36,16 +38,21 @@ def connect(
     committer: str | None = None,
     retry: RetryPolicy | None = None,
     clock: Clock | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> Lake:
     """Open the catalog at `url`: sqlite:///lake.db, duckdb:///lake.duckdb, postgresql://….
 
     An empty database gets its schema, any other is checked. `committer` is the name written with
     each commit (default: the user of this process), `retry` says how often and how long a commit
-    is tried again. The result is also a context manager.
+    is tried again. `storage_options` are the settings of the object store that tables lie in
+    (credentials, region, endpoint); what is not given comes from the environment. The result
+    is also a context manager.
     """
     from deltalakedb.lake import Lake
 
-    return Lake.connect(url, committer=committer, retry=retry, clock=clock)
+    return Lake.connect(
+        url, committer=committer, retry=retry, clock=clock, storage_options=storage_options
+    )
 
 
 def migrate(url: str) -> list[str]:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Self
 
-from deltalakedb.errors import ConfigurationError, TableNotFoundError
+from deltalakedb.errors import ConfigurationError, TableExistsError, TableNotFoundError
 from deltalakedb.snapshot import Snapshot, open_snapshot
-from deltalakedb.storage import normalise_location
+from deltalakedb.storage import (
+    Storage,
+    check_options,
+    local_path,
+    normalise_location,
+    open_storage,
+)
 from deltalakedb.store import Store
 from deltalakedb.table import Table
 from deltalakedb.telemetry import Metrics
@@ -39,8 +45,10 @@ class Lake:
         *,
         committer: str | None = None,
         retry: RetryPolicy | None = None,
+        storage_options: Mapping[str, str] | None = None,
     ) -> None:
         self.store = store
+        self.storage_options = dict(storage_options or {})
         self.metrics = Metrics()
         self._committer = Committer(
             store,
@@ -58,15 +66,17 @@ class Lake:
         committer: str | None = None,
         retry: RetryPolicy | None = None,
         clock: Clock | None = None,
+        storage_options: Mapping[str, str] | None = None,
     ) -> Self:
         """Open a catalog; an empty database gets its schema, any other is checked."""
+        check_options(storage_options)
         store = Store.open(url, clock=clock)
         try:
             store.migrator.ensure()
         except BaseException:
             store.close()
             raise
-        return cls(store, committer=committer, retry=retry)
+        return cls(store, committer=committer, retry=retry, storage_options=storage_options)
 
     def __repr__(self) -> str:
         return f"Lake({self.store.dialect.url.display!r})"
@@ -100,11 +110,14 @@ class Lake:
     ) -> Table:
         """Create a table: version 0, with its protocol and metadata.
 
-        `schema` is a pyarrow.Schema, a Spark StructType or Delta schema JSON.
+        `schema` is a pyarrow.Schema, a Spark StructType or Delta schema JSON. A folder that has a
+        `_delta_log` already is refused: `import_table` is for that.
         """
+        place = normalise_location(location)
+        _refuse_delta_log(place)
         change = change_table.create(
             name,
-            normalise_location(location),
+            place,
             schema,
             partition_by=partition_by,
             properties=properties,
@@ -113,6 +126,35 @@ class Lake:
         )
         self._committer.commit([change])
         return Table(self.store, self._committer, change.table)
+
+    def import_table(
+        self,
+        location: str,
+        name: str | None = None,
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Table:
+        """Take over an existing Delta table with its history; nothing is written at `location`.
+
+        All or nothing, and checked against a replay of the log before it counts. Without `name`
+        the table is called like the last part of its location. `progress` is called now and then
+        with the number of versions read so far, and of all.
+        """
+        from deltalakedb.transaction.take_over import default_name, take_over
+
+        place = normalise_location(location)
+        record = take_over(
+            self.store,
+            self.open_storage(place),
+            name=default_name(place) if name is None else name,
+            location=place,
+            progress=progress,
+        )
+        return Table(self.store, self._committer, record)
+
+    def open_storage(self, location: str) -> Storage:
+        """The objects below a location, with the storage options of this lake."""
+        return open_storage(location, self.storage_options)
 
     def table(self, name: str) -> Table:
         """The table of that name, or at that location."""
@@ -255,6 +297,21 @@ class TransactionTable:
             return open_snapshot(
                 self._store, session, self._change.table, self._change.base.version
             )
+
+
+def _refuse_delta_log(location: str) -> None:
+    """Refuse a folder that holds a Delta table; object stores are not asked, they may be slow.
+
+    There the first publication finds out, and reports it.
+    """
+    folder = local_path(location)
+    log = None if folder is None else folder / "_delta_log"
+    if log is not None and log.is_dir() and any(log.iterdir()):
+        raise TableExistsError(
+            f"There is a Delta table at {location} already",
+            why="It has a _delta_log, which a new table would contradict",
+            fix="Use lake.import_table to take it over with its history, or another location",
+        )
 
 
 def _as_location(name: str) -> str | None:

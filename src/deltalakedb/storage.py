@@ -119,14 +119,14 @@ def open_storage(location: str, storage_options: Mapping[str, str] | None = None
     HTTP client (`allow_http`, `timeout`, …); what is not given comes from the environment.
     `memory:///name` is a store in this process, for tests.
     """
-    options = _checked_options(storage_options)
+    options = check_options(storage_options)
     if location.startswith("memory:"):
         return Storage(location, lambda: _memory(location), options)
     location = normalise_location(location)
     folder = local_path(location)
     if folder is not None:
         return Storage(location, lambda: _local(folder), options, folder=folder)
-    store = _remote(location, options)
+    store = open_object_store(location, options)
     return Storage(location, lambda: store, options)
 
 
@@ -313,7 +313,8 @@ def _pages(store: ObjectStore, prefix: str, start_after: str | None) -> Any:
     return store.list(prefix or None, offset=start_after, chunk_size=1000)
 
 
-def _checked_options(options: object) -> dict[str, str]:
+def check_options(options: object) -> dict[str, str]:
+    """Storage options as text; ConfigurationError where they are no mapping of names."""
     if options is None:
         return {}
     if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
@@ -327,7 +328,8 @@ def _checked_options(options: object) -> dict[str, str]:
     }
 
 
-def _remote(location: str, options: Mapping[str, str]) -> ObjectStore:
+def open_object_store(location: str, options: Mapping[str, str]) -> ObjectStore:
+    """The obstore behind a location of an object store, for libraries that read through one."""
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 

@@ -1,7 +1,8 @@
 """Named SQL, loaded from the files beside this module.
 
-`sql/queries.sql` holds what all engines share; `sql/<engine>/queries.sql` holds what an engine must
-say differently. A query starts at a line `-- name: its_name`, its description follows as comments.
+`sql/queries.sql` and `sql/bulk.sql` hold what all engines share; `sql/<engine>/queries.sql` holds
+what an engine must say differently. A query starts at a line `-- name: its_name`, its description
+follows as comments.
 Parameters are written `:name` and rewritten to the driver's style; values never become SQL text.
 """
 
@@ -30,6 +31,7 @@ def load_queries(engine: Engine) -> Mapping[str, str]:
     """Every named query of `engine`, with parameters in its driver's style."""
     folder = files("deltalakedb.store") / "sql"
     found = _split((folder / "queries.sql").read_text("utf-8"))
+    found.update(_split((folder / "bulk.sql").read_text("utf-8")))
     found.update(_split((folder / engine / "queries.sql").read_text("utf-8")))
     return {name: rewrite(sql, engine) for name, sql in found.items()}
 
@@ -50,9 +52,13 @@ def _strip_comments(sql: str) -> str:
 
 def rewrite(sql: str, engine: Engine) -> str:
     """`:name` parameters in the driver's style."""
-    style = _STYLES[engine]
     if engine == "postgres":
         sql = sql.replace("%", "%%")
+    return replace_parameters(sql, _STYLES[engine])
+
+
+def replace_parameters(sql: str, style: Callable[[str], str]) -> str:
+    """Each `:name` replaced by what `style` makes of the name."""
 
     def one(match: re.Match[str]) -> str:
         return style(match["name"]) if match["name"] else match[0]

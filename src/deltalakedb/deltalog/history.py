@@ -1,0 +1,159 @@
+"""The history of an existing table, read version by version.
+
+`open_history` brings the files here and chooses among damaged checkpoints; the rest is parsing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from deltalakedb.actions import (
+    Action,
+    AddFile,
+    CheckpointMetadata,
+    DomainMetadata,
+    Metadata,
+    RemoveFile,
+    Sidecar,
+    parse_commit,
+)
+from deltalakedb.deltalog.checkpoints import (
+    check_header,
+    read_control_actions,
+    read_file_actions,
+    sidecars_of,
+)
+from deltalakedb.deltalog.fetch import Spool
+from deltalakedb.deltalog.listing import (
+    Checkpoint,
+    HistoryPlan,
+    LogFile,
+    LogListing,
+    plan_history,
+)
+from deltalakedb.deltalog.names import sidecar_key
+from deltalakedb.deltalog.replay import state_of
+from deltalakedb.errors import InvalidLogError, ObjectNotFoundError
+
+_BATCH = 10_000
+
+Progress = Callable[[int, int], None]
+"""Called with how many versions have been read so far, and how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenHistory:
+    """A history whose files are in the spool."""
+
+    plan: HistoryPlan
+    spool: Spool
+
+    def base_batches(self) -> Iterator[list[Action]]:
+        """The state that the history begins with, in batches; control actions come first."""
+        pieces = self.plan.base_pieces
+        if len(pieces) == 1 and isinstance(pieces[0], Checkpoint):
+            yield from _checkpoint_batches(pieces[0], self.spool)
+        elif pieces:
+            yield state_of(self._pieced_actions())
+
+    def _pieced_actions(self) -> Iterator[Action]:
+        for piece in self.plan.base_pieces:
+            if isinstance(piece, Checkpoint):
+                for batch in _checkpoint_batches(piece, self.spool):
+                    yield from batch
+            else:
+                yield from self.commit(piece)
+
+    def commit(self, file: LogFile) -> list[Action]:
+        """The actions of a commit (or compaction) file."""
+        return parse_commit(self.spool.get(file.key), file=file.key)
+
+
+def open_history(listing: LogListing, spool: Spool, *, location: str) -> OpenHistory:
+    """Choose the files of the longest history and bring them here.
+
+    A damaged checkpoint is passed over where another one can stand for it; `listing` loses it.
+    """
+    damage: InvalidLogError | None = None
+    while True:
+        try:
+            plan = plan_history(listing, location=location)
+        except InvalidLogError as error:
+            raise damage or error from None
+        # Only the first piece of a base can be a checkpoint.
+        first = plan.base_pieces[0] if plan.base_pieces else None
+        if isinstance(first, Checkpoint):
+            try:
+                _fetch_checkpoint(first, spool)
+            except InvalidLogError as error:
+                damage = damage or error
+                _drop(listing, first)
+                continue
+        _fetch_commits(plan, spool)
+        return OpenHistory(plan, spool)
+
+
+def _fetch_commits(plan: HistoryPlan, spool: Spool) -> None:
+    files = [piece for piece in plan.base_pieces if isinstance(piece, LogFile)]
+    if plan.base_commit is not None:
+        files.append(plan.base_commit)
+    keys = [file.key for file in (*files, *plan.commits)]
+    try:
+        for _ in spool.fetch(keys):
+            pass
+    except ObjectNotFoundError as error:
+        raise InvalidLogError(
+            "The log changed while it was read", why=error.what, fix="Try again"
+        ) from error
+
+
+def _drop(listing: LogListing, checkpoint: Checkpoint) -> None:
+    left = [c for c in listing.checkpoints[checkpoint.version] if c is not checkpoint]
+    if left:
+        listing.checkpoints[checkpoint.version] = left
+    else:
+        del listing.checkpoints[checkpoint.version]
+
+
+def _fetch_checkpoint(checkpoint: Checkpoint, spool: Spool) -> None:
+    """Bring a checkpoint here and look into its files; InvalidLogError where one is no good."""
+    try:
+        for file in checkpoint.files:
+            data = spool.get(file.key)
+            control = read_control_actions(data, file=file.key, is_json=file.name.is_json)
+            check_header(control, version=checkpoint.version, file=file.key)
+            for sidecar in sidecars_of(control):
+                read_control_actions(spool.get(sidecar_key(sidecar.path)), file=sidecar.path)
+    except ObjectNotFoundError as error:
+        raise InvalidLogError(
+            f"The checkpoint of version {checkpoint.version} is incomplete",
+            why=error.what,
+            fix="Restore the file from a copy",
+        ) from error
+
+
+def _checkpoint_batches(checkpoint: Checkpoint, spool: Spool) -> Iterator[list[Action]]:
+    control: list[Action] = []
+    sidecars: list[Sidecar] = []
+    for file in checkpoint.files:
+        found = read_control_actions(spool.get(file.key), file=file.key, is_json=file.name.is_json)
+        sidecars += sidecars_of(found)
+        control += [a for a in found if not isinstance(a, (CheckpointMetadata, Sidecar))]
+    # Removed domains have no place in a checkpoint; some writers leave them there.
+    yield [a for a in control if not (isinstance(a, DomainMetadata) and a.removed)]
+    metadata = next((a for a in control if isinstance(a, Metadata)), None)
+    sources = [(file.key, file.name.is_json) for file in checkpoint.files]
+    sources += [(sidecar_key(sidecar.path), False) for sidecar in sidecars]
+    batch: list[Action] = []
+    for key, is_json in sources:
+        actions: Iterator[AddFile | RemoveFile] = read_file_actions(
+            spool.get(key), file=key, metadata=metadata, is_json=is_json
+        )
+        for action in actions:
+            batch.append(action)
+            if len(batch) >= _BATCH:
+                yield batch
+                batch = []
+    if batch:
+        yield batch

@@ -1,0 +1,13 @@
+-- Queries about a whole table, for taking over a history. The same on every engine.
+
+-- name: interval_totals
+-- How many files and bytes each kind of interval has: what was live at any version follows from it.
+SELECT added_version, removed_version, count(*), sum(size_bytes) FROM dl_active_files
+WHERE table_id = :table_id GROUP BY added_version, removed_version;
+
+-- name: live_files_after
+-- The live files in the order of their keys, from the one after (:path, :dv_id).
+SELECT path, dv_id, size_bytes FROM dl_active_files
+WHERE table_id = :table_id AND removed_version = 9223372036854775807
+  AND (path, dv_id) > (:path, :dv_id)
+ORDER BY path, dv_id LIMIT :limit;

@@ -1,0 +1,57 @@
+"""Golden tables: Delta tables that other engines wrote, and what is known of each.
+
+They are read where they lie (`golden_dir`), never copied: importing writes nothing there.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+from deltalakedb.lake import Lake
+from deltalakedb.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenTable:
+    """A golden table: its folder and the facts of expected.json."""
+
+    path: Path
+    facts: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The name of its folder, which is also its name in a catalog."""
+        return self.path.name
+
+    @property
+    def must_import(self) -> bool:
+        """Whether a refusal would be wrong."""
+        return bool(self.facts["must_import"])
+
+    @property
+    def traits(self) -> frozenset[str]:
+        """What is special about it."""
+        return frozenset(self.facts["traits"])
+
+    def import_into(self, lake: Lake) -> Table:
+        """Take it over under its own name."""
+        return lake.import_table(str(self.path), self.name)
+
+
+@pytest.fixture(scope="session")
+def golden_tables(golden_dir: Path) -> dict[str, GoldenTable]:
+    """Every golden table by the name of its folder."""
+    entries: list[dict[str, Any]] = json.loads((golden_dir / "expected.json").read_text("utf-8"))
+    return {entry["folder"]: GoldenTable(golden_dir / entry["folder"], entry) for entry in entries}
+
+
+def file_digest(files: Iterable[tuple[str, str]]) -> str:
+    """The digest of expected.json over (path as in the log, deletion vector id) of live files."""
+    keys = sorted(f"{unquote(path)}|{dv_id}" for path, dv_id in files)
+    return hashlib.sha256("\n".join(keys).encode()).hexdigest()[:16]
