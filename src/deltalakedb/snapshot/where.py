@@ -1,0 +1,72 @@
+"""`where` in any of its forms as one tree, bound to the schema of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, tzinfo
+from typing import Any
+
+from deltalakedb.actions.datatypes import StructType
+from deltalakedb.errors import InvalidConditionError, UnsupportedConditionError
+from deltalakedb.snapshot.binding import Binder
+from deltalakedb.snapshot.predicate import (
+    Constant,
+    Opaque,
+    Predicate,
+    columns_of,
+    conjuncts,
+)
+from deltalakedb.snapshot.where_spark import is_spark_filter, read_spark
+
+__all__ = ["columns_of", "conjuncts", "parse_where"]
+
+
+def parse_where(
+    where: Any,
+    schema: StructType,
+    partition_columns: Sequence[str],
+    *,
+    strict: bool = True,
+    zone: tzinfo = UTC,
+) -> Predicate:
+    """Bind a condition to a schema; its meaning is that of Spark SQL, whatever its form.
+
+    `where` is SQL text, a `pyarrow.compute.Expression`, one filter of `pyspark.sql.datasource`, or
+    a list of such filters that all have to hold; None is true for every row. Times that name no
+    zone are in `zone`.
+
+    Raises `InvalidConditionError` where the condition is wrong for this table, and its subclass
+    `UnsupportedConditionError` where it may be right but cannot be expressed as a tree. Without
+    `strict` such a part becomes `Opaque` instead.
+    """
+    if where is None:
+        return Constant(value=True)
+    binder = Binder(schema, partition_columns, zone=zone)
+    try:
+        return _read(where, binder, strict=strict)
+    except UnsupportedConditionError:
+        if strict:
+            raise
+        return Opaque(where if isinstance(where, str) else str(where))
+
+
+def _read(where: Any, binder: Binder, *, strict: bool) -> Predicate:
+    if isinstance(where, str):
+        from deltalakedb.snapshot.where_sql import read_sql
+
+        return read_sql(where, binder, strict=strict)
+    if is_spark_filter(where):
+        return read_spark([where], binder, strict=strict)
+    if isinstance(where, list | tuple):
+        return read_spark(where, binder, strict=strict)
+    if type(where).__module__.partition(".")[0] == "pyarrow":
+        import pyarrow.compute as pc
+
+        if isinstance(where, pc.Expression):
+            from deltalakedb.snapshot.where_arrow import read_arrow
+
+            return read_arrow(where, binder, strict=strict)
+    raise InvalidConditionError(
+        f"Cannot understand a condition of type {type(where).__name__}",
+        fix="Pass SQL text, a pyarrow.compute.Expression, or filters of pyspark.sql.datasource",
+    )
