@@ -88,8 +88,8 @@ class StatisticsReader:
         low: dict[ColumnPath, Any] = {}
         high: dict[ColumnPath, Any] = {}
         nulls: dict[ColumnPath, Any] = {}
-        _collect(document.get("minValues"), self._tree, low, _low)
-        _collect(document.get("maxValues"), self._tree, high, _high)
+        _collect(document.get("minValues"), self._tree, low, decode_low)
+        _collect(document.get("maxValues"), self._tree, high, decode_high)
         _collect(document.get("nullCount"), self._tree, nulls, lambda value, _: _count(value))
         return Statistics(
             num_records=_known(_count(document.get("numRecords"))),
@@ -259,14 +259,16 @@ def _known(value: Any) -> Any:
     return None if value is UNKNOWN else value
 
 
-def _low(value: Any, data_type: DataType) -> Any:
+def decode_low(value: Any, data_type: DataType) -> Any:
+    """A JSON value of `minValues` as a lower bound; UNKNOWN where it is none. Never raises."""
     try:
         return _decode(value, data_type)
     except (ValueError, OverflowError):
         return UNKNOWN
 
 
-def _high(value: Any, data_type: DataType) -> Any:
+def decode_high(value: Any, data_type: DataType) -> Any:
+    """A JSON value of `maxValues` as an upper bound; UNKNOWN where it is none. Never raises."""
     try:
         decoded = _decode(value, data_type)
         if isinstance(decoded, datetime):

@@ -1,0 +1,310 @@
+"""Values of any column type as 64-bit integers in the same order, for indexes over bounds.
+
+Guarantees:
+
+- `order_key` never reverses two values of one type: a <= b means key(a) <= key(b). Different values
+  may share a key (strings of the same first eight bytes, decimals of very many digits). Keys of two
+  types have nothing to do with each other: when the type of a column changes, so do its keys.
+- `bounds_keys` hold the key of every value of a file that is not null. What is unknown or cannot
+  be relied on gives the full range. A maximum of floats may ignore NaN, as in the statistics that
+  it comes from: whoever looks for NaN (anything above a number) must not rely on it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import ROUND_FLOOR, Decimal, localcontext
+from typing import Any, Final, Protocol, TypeAlias
+
+from deltalakedb.actions.datatypes import (
+    DATE,
+    TIMESTAMP,
+    ColumnPath,
+    DataType,
+    DecimalType,
+    PrimitiveType,
+)
+from deltalakedb.actions.moments import parse_moment
+from deltalakedb.actions.partition import INTEGER_RANGES, decode_partition_value
+from deltalakedb.actions.statistics import decode_high, decode_low
+from deltalakedb.actions.statistics_json import UNKNOWN, loads_tolerant
+from deltalakedb.errors import InvalidSchemaError
+
+LOWEST: Final = -(2**63)
+HIGHEST: Final = 2**63 - 1
+EVERYTHING: Final = (LOWEST, HIGHEST)
+WIDTHS: Final = tuple(range(0, 66, 2))
+"""Every class of `width_class`."""
+
+# Where no value is, any place will do: a null is never found by its key.
+_NOTHING: Final = (LOWEST, LOWEST)
+_ANY_ZONE: Final = timedelta(days=1)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+Range: TypeAlias = tuple[int, int]
+
+
+class PlannedColumn(Protocol):
+    """A leaf column: its physical path, its type, and whether it partitions the table."""
+
+    @property
+    def physical(self) -> ColumnPath: ...
+    @property
+    def type(self) -> DataType: ...
+    @property
+    def is_partition(self) -> bool: ...
+
+
+def has_order_key(data_type: DataType) -> bool:
+    """Whether values of the type have keys."""
+    return isinstance(data_type, DecimalType) or (
+        isinstance(data_type, PrimitiveType) and data_type.name in _KEYS
+    )
+
+
+def order_key(value: Any, data_type: DataType) -> int:
+    """The key of a value that is not null; values outside the type get the nearest key."""
+    try:
+        if isinstance(data_type, DecimalType):
+            return _decimal(value, data_type.scale)
+        if isinstance(data_type, PrimitiveType) and data_type.name in _KEYS:
+            return _KEYS[data_type.name](value)
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise InvalidSchemaError(
+            f"Cannot order {value!r} among values of type {data_type}",
+            why=f"it is a {type(value).__name__}",
+            fix="Convert the value to the type of the column",
+        ) from error
+    raise InvalidSchemaError(
+        f"Cannot order values of type {data_type}",
+        why="they have no order that an index could use",
+        fix="Choose columns of numbers, strings, dates or times",
+    )
+
+
+def bounds_keys(
+    stats: str | None,
+    partition_values: Mapping[str, str | None],
+    column: PlannedColumn,
+) -> Range:
+    """The lowest and the highest key that a value of the column can have in one file.
+
+    Never raises. For many files build a `BoundsKeys`.
+    """
+    return BoundsKeys((column,)).of(stats, partition_values)[0]
+
+
+class BoundsKeys:
+    """`bounds_keys` of some columns; build it once for many files."""
+
+    __slots__ = ("_columns", "_reads_statistics")
+
+    def __init__(self, columns: Sequence[PlannedColumn]) -> None:
+        self._columns = [_of_partition(c) if c.is_partition else _of_statistics(c) for c in columns]
+        self._reads_statistics = not all(c.is_partition for c in columns)
+
+    def of(self, stats: str | None, partition_values: Mapping[str, str | None]) -> list[Range]:
+        """The bounds of each column in one file. Never raises."""
+        document = _load(stats) if self._reads_statistics else None
+        return [keys(document, partition_values) for keys in self._columns]
+
+
+def width_class(low: int, high: int) -> int:
+    """The smallest even w, from 0 to 64, with high - low < 2**w.
+
+    So an interval of class w that overlaps [a, b] begins between a - 2**w + 1 and b.
+    """
+    bits = (high - low).bit_length()
+    return bits + bits % 2
+
+
+# --- keys of values -----------------------------------------------------------------------
+
+
+def _clamped(number: int) -> int:
+    return min(max(number, LOWEST), HIGHEST)
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, int):
+        raise TypeError
+    return _clamped(int(value))
+
+
+def _real(value: Any) -> int:
+    if isinstance(value, str):
+        raise TypeError
+    number = float(value)
+    if math.isnan(number):
+        return HIGHEST
+    bits: int = struct.unpack(">q", struct.pack(">d", number))[0]
+    # The bits of a negative number grow as it falls; those of -0.0 are the least of all.
+    return bits if bits >= 0 else LOWEST - bits
+
+
+def _day(value: Any) -> int:
+    if isinstance(value, datetime):
+        raise TypeError
+    return int(value.toordinal()) - _EPOCH_DAY
+
+
+def _moment(value: Any) -> int:
+    aware = value.replace(tzinfo=UTC) if value.tzinfo is None else value
+    return int((aware - _EPOCH) // _MICROSECOND)
+
+
+def _text(value: Any) -> int:
+    # Four bytes at most for a character: eight characters are enough, and cheap to encode.
+    return _bytes(value[:8].encode("utf-8", "surrogatepass"))
+
+
+def _bytes(value: Any) -> int:
+    return int.from_bytes(bytes(value[:8]).ljust(8, b"\0"), "big") + LOWEST
+
+
+def _decimal(value: Any, scale: int) -> int:
+    number = Decimal(value)
+    if number.adjusted() > 100:
+        return HIGHEST if number > 0 else LOWEST
+    with localcontext(prec=400, rounding=ROUND_FLOOR):
+        unscaled = int(number.scaleb(scale).to_integral_value())
+    if -(2**62) <= unscaled < 2**62:
+        return unscaled
+    # 38 digits have 127 bits: of such numbers the last 66 bits are left out.
+    return _clamped((unscaled >> 66) + (2**62 if unscaled > 0 else -(2**62)))
+
+
+_KEYS: Final[Mapping[str, Callable[[Any], int]]] = {
+    **dict.fromkeys(("byte", "short", "integer", "long", "boolean"), _whole),
+    **dict.fromkeys(("float", "double"), _real),
+    "date": _day,
+    **dict.fromkeys(("timestamp", "timestamp_ntz"), _moment),
+    "string": _text,
+    "binary": _bytes,
+}
+
+
+# --- keys of bounds -----------------------------------------------------------------------
+
+
+def _load(stats: str | None) -> dict[str, Any] | None:
+    if stats is None:
+        return None
+    try:
+        document = _decode(stats)
+    except ArithmeticError:
+        # An absurd exponent: slower, but it spoils no other number.
+        return loads_tolerant(stats)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+_decode: Final[Callable[[str], Any]] = json.JSONDecoder(
+    parse_float=Decimal, parse_constant=lambda _: UNKNOWN
+).decode
+
+
+_Document: TypeAlias = dict[str, Any] | None
+_Keys: TypeAlias = Callable[[_Document, Mapping[str, str | None]], Range]
+
+
+def _of_statistics(column: PlannedColumn) -> _Keys:
+    path, data_type = column.physical, column.type
+    if not has_order_key(data_type):
+        return lambda _document, _partition: EVERYTHING
+    low_key, high_key = _bound_key(data_type, decode_low), _bound_key(data_type, decode_high)
+
+    def keys(document: _Document, _partition: Mapping[str, str | None]) -> Range:
+        if document is None:
+            return EVERYTHING
+        low = low_key(_get(document.get("minValues"), path))
+        high = high_key(_get(document.get("maxValues"), path))
+        if low is None and high is None and _all_null(document, path):
+            return _NOTHING
+        low = LOWEST if low is None else low
+        high = HIGHEST if high is None else high
+        return (low, high) if low <= high else EVERYTHING
+
+    return keys
+
+
+def _bound_key(
+    data_type: DataType, decode: Callable[[Any, DataType], Any]
+) -> Callable[[Any], int | None]:
+    def slow(value: Any) -> int | None:
+        decoded = decode(value, data_type)
+        return None if decoded is UNKNOWN else order_key(decoded, data_type)
+
+    # The form that nearly every file has is read at once, any other by `decode`.
+    if str(data_type) in INTEGER_RANGES:
+        bound = INTEGER_RANGES[str(data_type)]
+        return lambda v: v if type(v) is int and -bound <= v < bound else slow(v)
+    if data_type == DATE:
+        return lambda v: _fast_day(v) if _DATE.fullmatch(v if type(v) is str else "") else slow(v)
+    if data_type == TIMESTAMP:
+        more = 1000 if decode is decode_high else 0
+        return lambda v: (
+            _fast_moment(v, more) if _UTC.fullmatch(v if type(v) is str else "") else slow(v)
+        )
+    return slow
+
+
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_UTC: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3}|\.\d{6})?Z", re.ASCII)
+
+
+def _fast_day(text: str) -> int | None:
+    try:
+        return date.fromisoformat(text).toordinal() - _EPOCH_DAY
+    except ValueError:
+        return None
+
+
+def _fast_moment(text: str, more: int) -> int | None:
+    try:
+        return (datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND + more
+    except ValueError:
+        return None
+
+
+def _all_null(document: dict[str, Any], path: ColumnPath) -> bool:
+    nulls, records = _get(document.get("nullCount"), path), document.get("numRecords")
+    return type(nulls) is int and type(records) is int and nulls == records >= 0
+
+
+def _get(value: Any, path: ColumnPath) -> Any:
+    for step in path:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(step)
+    return value
+
+
+def _of_partition(column: PlannedColumn) -> _Keys:
+    name, data_type = column.physical[0], column.type
+    return lambda _document, partition: _partition_keys(partition.get(name), data_type)
+
+
+def _partition_keys(text: str | None, data_type: DataType) -> Range:
+    if text is None or not has_order_key(data_type):
+        # The values of other types are unknown, but a null is a null.
+        return _NOTHING if text is None else EVERYTHING
+    if text == "":
+        return _NOTHING
+    try:
+        value = decode_partition_value(text, data_type)
+        key = order_key(value, data_type)
+        if data_type == PrimitiveType("timestamp") and parse_moment(text)[1] is None:
+            day = _ANY_ZONE // _MICROSECOND
+            return key - day, key + day
+    except (InvalidSchemaError, ValueError):
+        return EVERYTHING
+    return key, key
