@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from deltalakedb.actions.partition import decode_path
-from deltalakedb.errors import ConfigurationError, DataFileError, DataFileMissingError
+from deltalakedb.errors import DataFileError, DataFileMissingError
+from deltalakedb.storage import check_options, open_object_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,15 +28,6 @@ _ABSOLUTE: Final = re.compile(
     r"(file:(?=/)|[A-Za-z][A-Za-z0-9+.-]*:(?=//))(?://([^/]*))?(.*)", re.DOTALL
 )
 _SAME: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "azure": "az"}
-# What obstore takes as options of its HTTP client instead of the store's; as in its ClientConfig.
-_CLIENT_OPTIONS: Final = frozenset(
-    {
-        *("allow_http", "allow_invalid_certificates", "root_certificate", "user_agent"),
-        *("timeout", "connect_timeout", "read_timeout", "pool_idle_timeout"),
-        *("pool_max_idle_per_host", "http1_only", "http2_only", "randomize_addresses"),
-        *("proxy_url", "proxy_ca_certificate", "proxy_excludes", "default_content_type"),
-    }
-)
 _SECRET: Final = re.compile(
     r"secret|key|token|password|sas|credential|authorization", re.IGNORECASE
 )
@@ -46,7 +38,7 @@ class TableFiles:
 
     def __init__(self, location: str, storage_options: Mapping[str, str] | None = None) -> None:
         self.location = location.rstrip("/") or "/"
-        self._options = dict(storage_options or {})
+        self._options = check_options(storage_options)
         self._stores: dict[str, Any] = {}
         match = _ABSOLUTE.fullmatch(self.location)
         if match is None:
@@ -103,7 +95,7 @@ class TableFiles:
     def _store(self, scheme: str, authority: str) -> Any:
         url = f"{_SAME.get(scheme, scheme)}://{authority}"
         if url not in self._stores:
-            self._stores[url] = _open_store(url, self._options)
+            self._stores[url] = open_object_store(url, self._options)
         return self._stores[url]
 
     def _missing(self, log_path: str, path: str) -> DataFileMissingError:
@@ -120,32 +112,13 @@ class TableFiles:
         for name, value in self._options.items():
             if value and _SECRET.search(name):
                 text = text.replace(value, "***").replace(quote(value, safe=""), "***")
+        # A signature may be part of the URL.
+        text = re.sub(r"\?[^\s\"')>]+", "?***", text)
         return DataFileError(
             f"Cannot read {log_path} of the table at {self.location}",
             why=text[:500],
             fix="Check that the file is whole, and that it may be read with these storage options",
         )
-
-
-def _open_store(url: str, options: Mapping[str, str]) -> Any:
-    import obstore
-
-    try:
-        return obstore.store.from_url(
-            url,
-            config={name: value for name, value in options.items() if not _is_client(name)},
-            client_options={name: value for name, value in options.items() if _is_client(name)},
-        )
-    except (obstore.exceptions.BaseError, ValueError, TypeError) as error:
-        raise ConfigurationError(
-            f"Cannot open the object store {url}",
-            why=f"obstore answers with {type(error).__name__}",
-            fix=f"Check the scheme, and the names of the storage options: {sorted(options)}",
-        ) from None
-
-
-def _is_client(option: str) -> bool:
-    return option.lower() in _CLIENT_OPTIONS
 
 
 def _translated(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
