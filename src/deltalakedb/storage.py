@@ -155,7 +155,7 @@ class Storage:
     @property
     def is_local(self) -> bool:
         """Whether reading is as quick as a local file."""
-        return self._folder is not None or self.location.startswith("memory:")
+        return self._folder is not None
 
     def get(self, key: str) -> bytes:
         """The whole object; ObjectNotFoundError where there is none."""

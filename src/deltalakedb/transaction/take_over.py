@@ -123,7 +123,7 @@ class _Import:
         if plan.base_commit is None:
             # Its commit file is gone; only the checkpoint vouches for it.
             self.versions.append(
-                _Version(version, _piece_ms(self.history), None, total, None, ("", 0))
+                _Version(version, _base_ms(self.history), None, total, None, ("", 0))
             )
         else:
             self._record(plan.base_commit, self.history.commit(plan.base_commit), total)
@@ -288,10 +288,15 @@ def _look_up(store: Store, name: str, table_id: str) -> TableRecord | None:
     return found if found is not None and found.table_id == table_id else None
 
 
-def _piece_ms(history: OpenHistory) -> int:
+def _base_ms(history: OpenHistory) -> int:
+    """When a state was committed whose commit is gone: before the next one, whatever its files say.
+
+    A checkpoint may be written long after its version.
+    """
     last = history.plan.base_pieces[-1]
     files = last.files if isinstance(last, Checkpoint) else (last,)
-    return max(file.modified_ms for file in files)
+    following = [file.modified_ms - 1 for file in history.plan.commits[:1]]
+    return min([*following, *(file.modified_ms for file in files)])
 
 
 def _committer(info: CommitInfo | None) -> str | None:
