@@ -87,7 +87,7 @@ def place(literal: Any, data_type: DataType, zone: tzinfo) -> Place:
 def describe(literal: Any) -> str:
     """The literal and its kind, for a message."""
     if isinstance(literal, Instant):
-        return f"the time {_EPOCH + timedelta(microseconds=int(literal.micros))}"
+        return f"the time {float(literal.micros / 10**6)} s after 1970"
     shown = repr(literal) if isinstance(literal, str | bytes) else str(literal)
     return f"the {_kind(literal)} {shown[:80]}"
 

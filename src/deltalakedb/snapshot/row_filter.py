@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.actions.datatypes import DOUBLE, FLOAT
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+_CHAIN: Final = 16
 _PYTHON: Final[dict[Operator, Callable[[Any, Any], Any]]] = {
     "=": operator.eq,
     "<>": operator.ne,
@@ -48,9 +50,9 @@ def row_filter(predicate: Predicate) -> pc.Expression:
     import pyarrow.compute as pc
 
     if isinstance(predicate, And):
-        return _balanced([row_filter(part) for part in predicate.parts], lambda a, b: a & b)
+        return _join([row_filter(part) for part in predicate.parts], operator.and_)
     if isinstance(predicate, Or):
-        return _balanced([row_filter(part) for part in predicate.parts], lambda a, b: a | b)
+        return _join([row_filter(part) for part in predicate.parts], operator.or_)
     if isinstance(predicate, Constant):
         return pc.scalar(predicate.value)
     if isinstance(predicate, Opaque):
@@ -109,12 +111,13 @@ def _arrow_type(column: Column) -> pa.DataType:
     return schema_to_arrow(StructType((StructField("column", column.type),))).field(0).type
 
 
-def _balanced(
+def _join(
     parts: Sequence[pc.Expression], join: Callable[[pc.Expression, pc.Expression], pc.Expression]
 ) -> pc.Expression:
-    # pyarrow walks an expression recursively, so ten thousand parts must not make it as deep.
-    level = list(parts)
-    while len(level) > 1:
-        pairs = [join(a, b) for a, b in zip(level[::2], level[1::2], strict=False)]
-        level = pairs + level[len(level) - len(level) % 2 :]
-    return level[0]
+    # pyarrow makes one chain out of nested ANDs (or ORs), however they were joined, and walks it
+    # recursively: ten thousand parts crash the process. A double NOT, which changes nothing,
+    # keeps the chains apart.
+    if len(parts) <= _CHAIN:
+        return reduce(join, parts)
+    chains = [parts[i : i + _CHAIN] for i in range(0, len(parts), _CHAIN)]
+    return _join([~~reduce(join, chain) for chain in chains], join)
