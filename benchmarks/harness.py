@@ -36,6 +36,8 @@ class Report:
     ratios: list[Ratio] = field(default_factory=list)
     medians: dict[str, dict[str, float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    curves: dict[str, dict[str, dict[int, float]]] = field(default_factory=dict)
+    """Seconds by what is varied, contestant and its size; `plot_reading.py` draws them."""
 
     def write(self, path: Path) -> None:
         """Everything as JSON."""
