@@ -15,8 +15,8 @@ from pathlib import Path
 
 Curve = Mapping[str, Mapping[int, float]]
 
-WIDTH, HEIGHT = 760, 440
-LEFT, RIGHT, TOP, BOTTOM = 80, 210, 48, 60
+WIDTH, HEIGHT = 800, 440
+LEFT, RIGHT, TOP, BOTTOM = 80, 250, 48, 60
 # Ours are solid, peers are dashed; colours that colour-blind readers can tell apart.
 STYLES = {
     "ours on postgres": ("#0072b2", ""),
@@ -34,9 +34,13 @@ PLOTS = {
 
 
 def main() -> None:
-    """Read the report and write one image a curve."""
+    """Draw what the command line names."""
     report = Path(sys.argv[1] if len(sys.argv) > 1 else "build/benchmarks/reading-curve.json")
-    folder = Path(sys.argv[2] if len(sys.argv) > 2 else "docs/images")
+    plot(report, Path(sys.argv[2] if len(sys.argv) > 2 else "docs/images"))
+
+
+def plot(report: Path, folder: Path) -> None:
+    """Read the report and write one image a curve."""
     curves = json.loads(report.read_text("utf-8"))["curves"]
     folder.mkdir(parents=True, exist_ok=True)
     for curve, (title, axis, file) in PLOTS.items():
@@ -122,7 +126,7 @@ def _line(
     shown = f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
     yield (
         f'<text x="{scale.x(last) + 10:.1f}" y="{height + 4:.1f}" fill="{colour}">'
-        f"{escape(name)}: {shown}</text>"
+        f"{escape(name.replace('ours', 'deltalakedb'))}: {shown}</text>"
     )
 
 

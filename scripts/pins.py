@@ -17,6 +17,7 @@ HELD = (
     "duckdb==1.5.5",
     "duckdb-extension-delta==1.5.5",
     "duckdb-extension-ducklake==1.5.5",
+    "duckdb-extension-postgres-scanner==1.5.5",
     "polars==2.1.0",
     "pyspark[connect]==4.2.0",
 )
