@@ -35,7 +35,7 @@ ENGINES = ("postgres", "sqlite", "duckdb")
 
 def run(report: Report, *, quick: bool) -> None:
     """Every scenario of this file."""
-    rounds, small, bulk = (2, 20, 2_000) if quick else (7, 200, 100_000)
+    rounds, small, bulk = (2, 20, 2_000) if quick else (15, 200, 100_000)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         # As a user's server: commits reach the disk.

@@ -29,7 +29,6 @@ from deltalakedb.clock import ManualClock  # noqa: E402
 from deltalakedb.store.migrate import Migrator  # noqa: E402
 from deltalakedb.store.postgres import PostgresDialect  # noqa: E402
 from deltalakedb.store.relations import (  # noqa: E402
-    ACTIVE_FILES,
     ADD_FILES,
     HEADS,
     LIVE,
@@ -37,6 +36,7 @@ from deltalakedb.store.relations import (  # noqa: E402
     MIRROR_STATUS,
     REMOVE_FILES,
     TXN_ACTIONS,
+    UNPLANNED_FILES,
     VERSIONS,
     Relation,
 )
@@ -178,7 +178,7 @@ def load(dialect: PostgresDialect, table_id: UUID, versions: int) -> None:
     content: Sequence[tuple[Relation, list[Row]]] = (
         (ADD_FILES, adds),
         (REMOVE_FILES, removes),
-        (ACTIVE_FILES, active),
+        (UNPLANNED_FILES, active),
         (VERSIONS, ledger),
         (MIRROR_STATUS, mirror),
         (TXN_ACTIONS, txns),

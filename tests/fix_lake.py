@@ -132,8 +132,8 @@ def row_counts(lake: Lake) -> dict[str, int]:
 
 def live_paths(table: Table, version: int | None = None) -> list[str]:
     """The paths of the live files at a version, in order."""
-    paths: list[str] = table.snapshot(version).files()["path"].to_pylist()
-    return paths
+    paths: list[str] = table.snapshot(version).files(columns=["path"])["path"].to_pylist()
+    return sorted(paths)
 
 
 def mirror_row(lake: Lake, table: Table, version: int) -> tuple[str, bytes, int]:

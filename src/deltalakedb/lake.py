@@ -19,7 +19,6 @@ from deltalakedb.storage import (
 )
 from deltalakedb.store import Store
 from deltalakedb.table import Table
-from deltalakedb.telemetry import Metrics
 from deltalakedb.transaction import change_table
 from deltalakedb.transaction.commit import Committer
 from deltalakedb.transaction.open import AnyAction, OpenChange, check_app_txn
@@ -49,7 +48,7 @@ class Lake:
     ) -> None:
         self.store = store
         self.storage_options = dict(storage_options or {})
-        self.metrics = Metrics()
+        self.metrics = store.metrics
         self._committer = Committer(
             store,
             policy=retry,
@@ -204,7 +203,7 @@ class Lake:
     @contextmanager
     def snapshot(self, names: Iterable[str]) -> Iterator[dict[str, Snapshot]]:
         """Tables as they were at one instant, by name."""
-        wanted = list(names)
+        wanted = [names] if isinstance(names, str) else list(names)
         with self.store.read() as session:
             records = {name: self._find(session, name) for name in wanted}
             heads = self.store.heads(session)

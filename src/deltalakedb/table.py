@@ -7,12 +7,21 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from deltalakedb.errors import CorruptCatalogError
-from deltalakedb.snapshot import Snapshot, open_snapshot, resolve_version
+from deltalakedb.snapshot import Snapshot
+from deltalakedb.snapshot.cache import SnapshotCache
+from deltalakedb.snapshot.listing import NO_LIMIT, check_count
+from deltalakedb.snapshot.resolve import resolve, to_milliseconds
+from deltalakedb.snapshot.snapshot import snapshot_of
+from deltalakedb.store.reading import Known, find_history
+from deltalakedb.store.relations import LIVE
+from deltalakedb.telemetry import span
 from deltalakedb.transaction import change_table
 from deltalakedb.transaction.open import AnyAction, OpenChange, plain_change
-from deltalakedb.transaction.state import TableState, load_state
+from deltalakedb.transaction.state import TableState
 
 if TYPE_CHECKING:
+    from deltalakedb.snapshot.cache import CachedSnapshot
+    from deltalakedb.snapshot.resolve import OpenedTable
     from deltalakedb.store import Store, TableRecord, VersionRecord
     from deltalakedb.transaction.attempt import ReadSet
     from deltalakedb.transaction.change import AppTxn, Change, Committed
@@ -32,6 +41,8 @@ class Table:
         self._committer = committer
         self._record = record
         self._state: TableState | None = None
+        self._known = Known()
+        self._cache = SnapshotCache(store)
 
     def __repr__(self) -> str:
         return f"Table({self.name!r}, location={self.location!r})"
@@ -58,35 +69,65 @@ class Table:
 
     def refresh(self) -> int:
         """Look at the newest version; which one it is."""
-        with self._store.read() as session:
-            version = resolve_version(self._store, session, self._record)
-            self._state = load_state(self._store, session, self.table_id, version)
-        return version
+        found = resolve(self._store, self._record, known=self._known)
+        self._known, self._state = found.known, _state_of(self.table_id, found)
+        return self._state.version
 
     def snapshot(
         self, version: int | None = None, *, timestamp: datetime | str | None = None
     ) -> Snapshot:
-        """The table at its newest version, at `version`, or as it was at `timestamp`."""
-        with self._store.read() as session:
-            found = resolve_version(
-                self._store, session, self._record, version=version, timestamp=timestamp
-            )
-            snapshot = open_snapshot(self._store, session, self._record, found)
+        """The table at its newest version, at `version`, or as it was at `timestamp`.
+
+        A time is a datetime or ISO 8601 text (UTC, unless it names a zone), not before the first
+        commit nor after the last.
+        """
+        found = resolve(
+            self._store, self._record, version=version, timestamp=timestamp, known=self._known
+        )
+        snapshot = snapshot_of(self._store, self._record, found)
         if version is None and timestamp is None:
-            self._state = TableState(
-                self.table_id,
-                snapshot.version,
-                snapshot.committed_at,
-                snapshot.metadata,
-                snapshot.protocol,
-                snapshot.counts,
-            )
+            self._known, self._state = found.known, _state_of(self.table_id, found)
         return snapshot
 
-    def history(self, limit: int = 100) -> list[VersionRecord]:
-        """The newest commits first."""
-        with self._store.read() as session:
-            return self._store.history(session, self.table_id, limit)
+    def cached_snapshot(self) -> CachedSnapshot:
+        """The newest snapshot, whose files this handle holds in memory.
+
+        Each call asks only for the head; when it has moved, only what was added and removed since
+        is read. It does not change what a commit of this handle starts from.
+        """
+        return self._cache.newest(self._record)
+
+    def history(
+        self,
+        limit: int | None = 100,
+        *,
+        operation: str | None = None,
+        committer: str | None = None,
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+    ) -> list[VersionRecord]:
+        """The newest commits first, `limit` of them (None for all).
+
+        Only those of one operation or committer, or committed from `since` to `until` (both
+        included; a datetime or ISO 8601 text), where that is asked for.
+        """
+        most = NO_LIMIT if limit is None else min(check_count("limit", limit), NO_LIMIT)
+        first = 0 if since is None else to_milliseconds(since, name="since")
+        last = LIVE if until is None else to_milliseconds(until, name="until")
+        with span("deltalakedb.history", table=self.name):
+            found = self._store.dialect.ask(
+                lambda session: find_history(
+                    session,
+                    self.table_id,
+                    limit=most,
+                    operation=operation,
+                    committer=committer,
+                    since=first,
+                    until=last,
+                )
+            )
+        self._store.metrics.count("rows_scanned", len(found))
+        return found
 
     def commit(
         self,
@@ -177,3 +218,14 @@ class Table:
         if state is None:
             raise CorruptCatalogError(f"Table {self.name!r} has no version")
         return state
+
+
+def _state_of(table_id: str, found: OpenedTable) -> TableState:
+    return TableState(
+        table_id,
+        found.version,
+        found.committed_at,
+        found.metadata,
+        found.protocol,
+        found.counts,
+    )

@@ -67,8 +67,10 @@ class Metrics:
                 histogram = self._histograms["commit_latency_ms"] = Histogram()
             histogram.observe(latency_ms)
 
-    def gauge(self, name: str, value: float) -> None:
-        """Set a gauge."""
+    def gauge(self, name: str, value: float, *, table: str | None = None) -> None:
+        """Set a gauge; one of a table is read as `name{table="…"}`."""
+        if table is not None:
+            name = f'{name}{{table="{table}"}}'
         with self._lock:
             self._gauges[name] = value
 

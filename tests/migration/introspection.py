@@ -205,7 +205,8 @@ def _sqlite(session: Session) -> Description:
     indexes: dict[str, tuple[str, str]] = {}
     for kind, name, relation, text in statements:
         if kind == "table":
-            for line in text.splitlines():
+            # A column that was added later stands on the line of the one before it.
+            for line in re.split(r"\n|(?<=\)), (?=\w+ (?:INTEGER|TEXT|BLOB)\b)", text):
                 found = re.search(r" CHECK \((.*)\),?$", line)
                 conditions += [(relation, _normal(found[1]))] if found else []
         elif kind == "index" and text:

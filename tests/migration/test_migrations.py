@@ -368,7 +368,12 @@ AT_LEAST_ONE = frozenset(
     {"protocol_min_reader", "protocol_min_writer", "min_reader_version", "min_writer_version"}
 )
 # Numbers that the protocol leaves free.
-ANY_NUMBER = frozenset({"txn_version", "last_update", "base_row_id", "default_row_commit_version"})
+ANY_NUMBER = frozenset(
+    {
+        *("txn_version", "last_update", "base_row_id", "default_row_commit_version"),
+        *(f"key{n}_{part}" for n in (1, 2, 3) for part in ("width", "low", "high")),
+    }
+)
 _VALUES: dict[Kind, Any] = {
     Kind.UUID: TABLE_ID,
     Kind.TEXT: "text",

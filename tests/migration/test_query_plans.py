@@ -20,7 +20,6 @@ from deltalakedb.store.dialect import Dialect, Row, Session
 from deltalakedb.store.migrate import Migrator
 from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import (
-    ACTIVE_FILES,
     ADD_FILES,
     HEADS,
     LIVE,
@@ -30,6 +29,7 @@ from deltalakedb.store.relations import (
     REMOVE_FILES,
     TABLES,
     TXN_ACTIONS,
+    UNPLANNED_FILES,
     VERSIONS,
 )
 from deltalakedb.store.url import Engine, parse_url
@@ -123,7 +123,7 @@ def fill(session: Session) -> None:
     for table_id, commits in sizes.items():
         rows = list(files(table_id, commits))
         session.insert(ADD_FILES, [add for add, _, _ in rows])
-        session.insert(ACTIVE_FILES, [active for _, active, _ in rows])
+        session.insert(UNPLANNED_FILES, [active for _, active, _ in rows])
         session.insert(REMOVE_FILES, [remove for _, _, remove in rows if remove])
         versions = range(commits)
         session.insert(
@@ -154,7 +154,7 @@ def fill(session: Session) -> None:
     session.insert(HEADS, [(table_id, 0) for table_id in empty])
     session.insert(
         TABLES,
-        [(t, f"t{n}", f"s3://b/t{n}", 1, 2, "{}", 1, 1) for n, t in enumerate(empty)],
+        [(t, f"t{n}", f"s3://b/t{n}", 1, 2, "{}", 1, 1, None) for n, t in enumerate(empty)],
     )
 
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from deltalakedb.store import Store
-from deltalakedb.store.relations import ACTIVE_FILES, LIVE
+from deltalakedb.store.relations import LIVE, UNPLANNED_FILES
 
 INDEX = """
     CREATE INDEX dl_active_files_range_id ON dl_active_files USING brin (
@@ -52,7 +52,7 @@ def test_a_range_is_served_by_the_index_and_unknown_bounds_may_match(catalog: St
             (table_id, path, "", 0, LIVE, *rest, stats, None, None, None, None, None, None)
             for path, stats in files
         ]
-        session.insert(ACTIVE_FILES, rows)
+        session.insert(UNPLANNED_FILES, rows)
     assert catalog.migrator.apply_optional("range_statistics")
     with catalog.write() as session:
         session.script(INDEX)

@@ -188,6 +188,7 @@ def test_a_writer_creates_tables_and_commits_every_kind_of_action(catalog: Catal
             protocol_min_writer=2,
             properties="{}",
             updated_at=1,
+            plan=None,
         )
         assert session.execute(
             "SELECT count(*) FROM dl_mirror_status WHERE table_id = %(id)s", {"id": table_id}

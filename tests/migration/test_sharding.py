@@ -19,6 +19,7 @@ from deltalakedb.store.relations import (
     HEADS,
     LIVE,
     REMOVE_FILES,
+    UNPLANNED_FILES,
     VERSIONS,
 )
 from migration.conftest import OpenDialect
@@ -64,7 +65,7 @@ def fill(session: Session) -> None:
             intervals.append((table_id, path, "", 0, 1 if i == 1 else LIVE, i, *rest))
     session.insert(ADD_FILES, adds)
     session.insert(REMOVE_FILES, removes)
-    session.insert(ACTIVE_FILES, intervals)
+    session.insert(UNPLANNED_FILES, intervals)
     session.insert(CDC_FILES, [(t, 1, "c", 1, False, "{}", None, None) for t in TABLES])
     session.insert(HEADS, [(t, 1) for t in TABLES])
     counts = [0] * (len(VERSIONS.columns) - 10)

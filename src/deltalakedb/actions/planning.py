@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 from deltalakedb.actions import jsonvalue
 from deltalakedb.actions.datatypes import (
@@ -24,7 +24,7 @@ from deltalakedb.actions.datatypes import (
 from deltalakedb.actions.schema_json import schema_from_json
 from deltalakedb.actions.statistics import parse_column_list
 from deltalakedb.actions.values import Metadata
-from deltalakedb.errors import ConfigurationError
+from deltalakedb.errors import ConfigurationError, InvalidSchemaError
 
 PLANNING_COLUMNS: Final = "deltalakedb.planningColumns"
 SLOTS: Final = 3
@@ -50,8 +50,25 @@ Plan = tuple[PlannedColumn, ...]
 
 
 def plan_of(metadata: Metadata) -> Plan:
-    """The planned columns of a table, by slot; raises ConfigurationError for a bad property."""
-    return _plan(
+    """The planned columns of a table, by slot. What cannot be planned is left out: never raises."""
+    listed, _ = _listed(*_key(metadata))
+    return listed
+
+
+def check_plan(metadata: Metadata) -> None:
+    """Raise ConfigurationError where the property lists what cannot be planned."""
+    _, problem = _listed(*_key(metadata))
+    if problem:
+        raise ConfigurationError(
+            f"The table property {PLANNING_COLUMNS!r} cannot be "
+            f"{metadata.configuration.get(PLANNING_COLUMNS)!r}",
+            why=problem,
+            fix=f"List up to {SLOTS} columns of numbers, strings, dates or times, e.g. 'id, ts'",
+        )
+
+
+def _key(metadata: Metadata) -> tuple[str, tuple[str, ...], str | None]:
+    return (
         metadata.schema_string or "",
         tuple(metadata.partition_columns),
         metadata.configuration.get(PLANNING_COLUMNS),
@@ -75,41 +92,49 @@ def has_order(data_type: DataType) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _plan(schema_string: str, partition_columns: tuple[str, ...], listed: str | None) -> Plan:
+def _listed(
+    schema_string: str, partition_columns: tuple[str, ...], listed: str | None
+) -> tuple[Plan, str]:
+    """The plan, and what is wrong with the property, if anything is."""
     if not partition_columns and listed is None:
-        return ()
+        return (), ""
     schema = schema_from_json(schema_string) if schema_string else StructType(())
     partitions = {name.lower() for name in partition_columns}
     chosen: dict[ColumnPath, PlannedColumn] = {}
-    for path in [] if listed is None else parse_column_list(listed):
+    paths, problem = _paths(listed)
+    for path in paths:
         column = _resolve(schema, path, partitions)
-        if not has_order(column.type):
-            raise _wrong(listed, f"the column {'.'.join(path)!r} is {column.type}, without bounds")
-        chosen[column.physical] = column
-    if len(chosen) > SLOTS:
-        raise _wrong(listed, f"it lists {len(chosen)} columns, and there is room for {SLOTS}")
+        if column is None:
+            problem = problem or f"there is no column {'.'.join(path)!r}"
+        elif not has_order(column.type):
+            problem = problem or f"the column {'.'.join(path)!r} ({column.type}) has no bounds"
+        elif len(chosen) == SLOTS:
+            problem = problem or f"it lists {len(paths)} columns, and there is room for {SLOTS}"
+        else:
+            chosen[column.physical] = column
     for name in partition_columns:
         column = _resolve(schema, (name,), partitions)
-        if has_order(column.type) and len(chosen) < SLOTS:
+        if column is not None and has_order(column.type) and len(chosen) < SLOTS:
             chosen.setdefault(column.physical, column)
-    return tuple(chosen.values())
+    return tuple(chosen.values()), problem
 
 
-def _resolve(schema: StructType, path: ColumnPath, partitions: set[str]) -> PlannedColumn:
+def _paths(listed: str | None) -> tuple[list[ColumnPath], str]:
+    try:
+        return ([] if listed is None else parse_column_list(listed)), ""
+    except InvalidSchemaError as error:
+        return [], error.why or error.what
+
+
+def _resolve(
+    schema: StructType, path: ColumnPath, partitions: set[str]
+) -> PlannedColumn | None:
     here: DataType = schema
     physical: list[str] = []
     for step in path:
-        field: Any = here.get(step) if isinstance(here, StructType) else None
+        field = here.get(step) if isinstance(here, StructType) else None
         if field is None:
-            raise _wrong(".".join(path), "there is no such column")
+            return None
         physical.append(physical_name(field))
         here = field.type
     return PlannedColumn(tuple(physical), here, len(path) == 1 and path[0].lower() in partitions)
-
-
-def _wrong(listed: str | None, why: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"The table property {PLANNING_COLUMNS!r} cannot be {listed!r}",
-        why=why,
-        fix=f"List up to {SLOTS} columns of numbers, strings, dates or times, e.g. 'id, ts'",
-    )

@@ -1,5 +1,5 @@
 """Tables at one version, straight from SQL."""
 
-from deltalakedb.snapshot.snapshot import Snapshot, open_snapshot, resolve_version
+from deltalakedb.snapshot.snapshot import Snapshot, open_snapshot
 
-__all__ = ["Snapshot", "open_snapshot", "resolve_version"]
+__all__ = ["Snapshot", "open_snapshot"]

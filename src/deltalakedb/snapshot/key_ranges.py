@@ -49,9 +49,17 @@ def probe_rows(ranges: Sequence[Range]) -> list[tuple[int, int, int, int]]:
     """What to look up in an index on (width class, lowest key) for files that overlap a range.
 
     Each row is (width, low_from, low_to, a): the files of that class whose lowest key lies between
-    `low_from` and `low_to`, and whose highest key is `a` or above. A file may be in several.
+    `low_from` and `low_to`, and whose highest key is `a` or above. The ranges are disjoint and
+    ascending; each file that overlaps one is found exactly once, by the first that it overlaps.
     """
-    return [(width, max(a - 2**width + 1, LOWEST), b, a) for a, b in ranges for width in WIDTHS]
+    rows = []
+    before = LOWEST - 1
+    for a, b in ranges:
+        # A file that begins before the end of an earlier range, and overlaps this one, overlaps
+        # that one too.
+        rows += [(width, max(a - 2**width + 1, before + 1), b, a) for width in WIDTHS]
+        before = b
+    return rows
 
 
 def _ranges(predicate: Predicate, column: PlannedColumn) -> list[Range] | None:

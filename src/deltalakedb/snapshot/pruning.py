@@ -65,7 +65,7 @@ def may_match(
     """SQL that is true for each file that may hold a row which fulfils the predicate.
 
     It is never NULL. `stats` and `partition_values` name the columns of `dl_active_files`. On
-    Postgres it calls the functions of `store/sql/postgres/planning_functions.sql`.
+    Postgres it calls the functions of the migration `planned_columns`.
     """
     parameters = Parameters()
     conditions: list[_Condition] = []

@@ -1,22 +1,31 @@
-"""A table at one version. The ledger of a version never changes, so neither does a snapshot."""
+"""A table at one version, straight from SQL.
+
+The ledger of a version never changes, so neither does a snapshot: whatever is committed later, and
+whatever the isolation of the database, its listings stay exact.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions import Metadata, Protocol
 from deltalakedb.actions.features import check_readable
-from deltalakedb.errors import CorruptCatalogError, TableNotFoundError, VersionNotFoundError
+from deltalakedb.snapshot import listing
+from deltalakedb.snapshot.resolve import resolve, to_datetime
+from deltalakedb.store import reading
+from deltalakedb.telemetry import span
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from deltalakedb.actions.schema import StructType
+    from deltalakedb.snapshot.resolve import OpenedTable
     from deltalakedb.store import Counts, Store, TableRecord
     from deltalakedb.store.dialect import Session
+    from deltalakedb.store.reading import Known
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +43,7 @@ class Snapshot:
     @property
     def timestamp(self) -> datetime:
         """When the version was committed, in UTC."""
-        return datetime.fromtimestamp(self.committed_at / 1000, tz=UTC)
+        return to_datetime(self.committed_at)
 
     @property
     def schema(self) -> StructType:
@@ -61,89 +70,113 @@ class Snapshot:
         """How many bytes the live files have."""
         return self.counts.live_bytes
 
-    def files(self) -> pa.Table:
-        """The live files, ordered by path."""
-        import pyarrow as pa
-
-        types = {
-            "path": pa.string(),
-            "dv_id": pa.string(),
-            "added_version": pa.int64(),
-            "size_bytes": pa.int64(),
-            "modification_time": pa.int64(),
-            "partition_values": pa.string(),
-            "stats": pa.string(),
-            "deletion_vector": pa.string(),
-        }
-        with self._store.read() as session:
-            rows = session.run("files_at", table_id=self.table.table_id, version=self.version)
-            decode = session.decode_text
-        columns: list[list[Any]] = [
-            [decode(row[i]) if isinstance(row[i], str) else row[i] for row in rows]
-            for i in range(len(types))
-        ]
-        return pa.table(
-            [pa.array(column, kind) for column, kind in zip(columns, types.values(), strict=True)],
-            names=list(types),
-        )
-
-
-def resolve_version(
-    store: Store,
-    session: Session,
-    table: TableRecord,
-    *,
-    version: int | None = None,
-    timestamp: datetime | str | None = None,
-) -> int:
-    """The version that is meant; VersionNotFoundError names what there is."""
-    head = store.head(session, table.table_id)
-    if head is None:
-        raise TableNotFoundError(
-            f"Table {table.name!r} is not registered any more", fix="See lake.tables()"
-        )
-    if timestamp is not None:
-        moment = _milliseconds(timestamp)
-        row = session.one("version_at_timestamp", table_id=table.table_id, timestamp=moment)
-        if row is None:
-            raise VersionNotFoundError(
-                f"Table {table.name!r} has no version at {timestamp}",
-                why="Its first version was committed later",
-                fix="Choose a later time; see the history of the table",
+    @property
+    def app_transactions(self) -> dict[str, int]:
+        """The newest version that each application had recorded, by app id; asked for each time."""
+        with span("deltalakedb.app_transactions", table=self.table.name):
+            return self._store.dialect.ask(
+                lambda session: reading.app_transactions(session, self.table.table_id, self.version)
             )
-        return int(row[0])
-    if version is None:
-        return head
-    if not 0 <= version <= head or store.version(session, table.table_id, version) is None:
-        raise VersionNotFoundError(
-            f"Table {table.name!r} has no version {version}", fix=f"Its newest version is {head}"
+
+    @property
+    def domain_metadata(self) -> dict[str, str]:
+        """The configuration of each metadata domain, without removed ones; asked for each time."""
+        with span("deltalakedb.domain_metadata", table=self.table.name):
+            return self._store.dialect.ask(
+                lambda session: reading.domain_metadata(session, self.table.table_id, self.version)
+            )
+
+    def has_file(self, path: str, dv_id: str | None = None) -> bool:
+        """Whether a file is live, spelled as in `files()`.
+
+        With `dv_id` it must have that deletion vector ('' for none), otherwise any or none.
+        """
+        with span("deltalakedb.has_file", table=self.table.name):
+            return self._store.dialect.ask(
+                lambda session: reading.has_file(
+                    session, self.table.table_id, self.version, path, dv_id
+                )
+            )
+
+    def files(
+        self,
+        where: Any = None,
+        *,
+        columns: Iterable[str] | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> pa.Table:
+        """The live files, or with `where` those that may hold rows which fulfil it.
+
+        `where` is whatever `parse_where` takes (SQL text, a pyarrow expression, Spark filters), or
+        the predicate that it made.
+        `columns` are some of `listing.COLUMNS`; by default what reading the table takes. Maps and
+        descriptors are JSON text. The order is that of the paths (then of dv_id) with `limit` or
+        `offset`, and any order without.
+        """
+        query = listing.files_at(
+            self.table,
+            self.version,
+            columns=listing.check_columns(columns),
+            condition=self._condition(where),
+            engine=self._store.dialect.engine,
+            limit=None if limit is None else listing.check_count("limit", limit),
+            offset=listing.check_count("offset", offset),
         )
-    return version
+        return listing.read_table(self._store, self.table, query)
 
+    def iter_files(
+        self,
+        batch_size: int = 10_000,
+        where: Any = None,
+        columns: Iterable[str] | None = None,
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """The same files in batches of exactly `batch_size` rows, the last one smaller.
 
-def _milliseconds(timestamp: datetime | str) -> int:
-    if isinstance(timestamp, str):
-        try:
-            timestamp = datetime.fromisoformat(timestamp)
-        except ValueError:
-            raise VersionNotFoundError(
-                f"{timestamp!r} is no time",
-                fix="Write it like 2026-11-01T00:00:00Z, or pass a datetime",
-            ) from None
-    if timestamp.tzinfo is None:
-        timestamp = timestamp.replace(tzinfo=UTC)
-    return int(timestamp.timestamp() * 1000)
-
-
-def open_snapshot(store: Store, session: Session, table: TableRecord, version: int) -> Snapshot:
-    """The table at a version that exists; refused when its protocol needs more than we know."""
-    record = store.version(session, table.table_id, version)
-    metadata = store.metadata_at(session, table.table_id, version)
-    protocol = store.protocol_at(session, table.table_id, version)
-    if record is None or metadata is None or protocol is None:
-        raise CorruptCatalogError(
-            f"Version {version} of table {table.name!r} is incomplete",
-            fix="Restore a backup of the catalog, or import the table again",
+        Memory stays bounded by a few batches. A connection is held from the first batch until the
+        iterator is exhausted, closed or collected.
+        """
+        query = listing.files_at(
+            self.table,
+            self.version,
+            columns=listing.check_columns(columns),
+            condition=self._condition(where),
+            engine=self._store.dialect.engine,
         )
-    check_readable(protocol, table=table.name)
-    return Snapshot(table, version, record.committed_at, metadata, protocol, record.counts, store)
+        size = listing.check_count("batch_size", batch_size, least=1)
+        return listing.read_batches(self._store, self.table, query, size)
+
+    def _condition(self, where: Any) -> Any:
+        return listing.condition_of(where, self.metadata, self._store.dialect.engine)
+
+
+def open_snapshot(
+    store: Store,
+    session: Session | None,
+    table: TableRecord,
+    version: int | None = None,
+    *,
+    timestamp: datetime | str | None = None,
+    known: Known | None = None,
+) -> Snapshot:
+    """The table at a version, a time or its head; refused when we could not read it correctly."""
+    found = resolve(
+        store, table, version=version, timestamp=timestamp, known=known, session=session
+    )
+    return snapshot_of(store, table, found)
+
+
+def snapshot_of(store: Store, table: TableRecord, found: OpenedTable) -> Snapshot:
+    """The snapshot of a version that was found; refused when we could not read it correctly."""
+    check_readable(found.protocol, table=table.name)
+    if found.version == found.head:
+        store.metrics.gauge("files_active_gauge", found.counts.live_files, table=table.name)
+    return Snapshot(
+        table,
+        found.version,
+        found.committed_at,
+        found.metadata,
+        found.protocol,
+        found.counts,
+        store,
+    )

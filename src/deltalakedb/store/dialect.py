@@ -7,18 +7,23 @@ leave this room only as DeltaLakeDbError, classified by SQLSTATE or error code, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from deltalakedb.actions.planning import SLOTS
 from deltalakedb.store.queries import load_queries, rewrite
 from deltalakedb.store.relations import Relation
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from deltalakedb.errors import DeltaLakeDbError
+    from deltalakedb.store.arrow import FileQuery
     from deltalakedb.store.url import CatalogUrl, Engine
 
 Row = tuple[Any, ...]
+T = TypeVar("T")
 
 
 class Translating:
@@ -43,6 +48,12 @@ class Translating:
 
 Translated = Callable[[], Translating]
 _ONE_BY_ONE = nullcontext()
+
+
+KEY_PARAMETERS = (
+    *(f"key{n}_{part}" for n in range(1, SLOTS + 1) for part in ("width", "low", "high")),
+    *("table_id", "path", "dv_id", "removed_version"),
+)
 
 
 class Session(ABC):
@@ -100,6 +111,28 @@ class Session(ABC):
             dv_ids=self.array([dv_id for _, dv_id in keys]),
         )
 
+    def open_version(
+        self,
+        table_id: str,
+        version: int | None,
+        timestamp: int | None,
+        known_metadata: int,
+        known_protocol: int,
+    ) -> Row | None:
+        """The row of the query `open_version`."""
+        return self.one(
+            "open_version",
+            table_id=table_id,
+            version=version,
+            timestamp=timestamp,
+            known_metadata=known_metadata,
+            known_protocol=known_protocol,
+        )
+
+    @abstractmethod
+    def write_keys(self, rows: Sequence[Row]) -> None:
+        """Set the keys of files; a row has a value for each of KEY_PARAMETERS."""
+
     def map_parameter(self, document: str) -> object:
         """The JSON text of a map as a parameter of a named query."""
         return document
@@ -129,6 +162,19 @@ class Dialect(ABC):
 
         Waits for other writers up to the URL's timeout. Raises CommitOutcomeUnknownError when the
         answer to COMMIT was lost.
+        """
+
+    def ask(self, question: Callable[[Session], T]) -> T:
+        """What `question` finds with one statement that reads; it may be asked twice."""
+        with self.read() as session:
+            return question(session)
+
+    @abstractmethod
+    def list_files(self, query: FileQuery) -> Generator[pa.RecordBatch, None, None]:
+        """The batches of a query, in the exact types of its columns, in bounded memory.
+
+        It reads on a connection of its own, one consistent state. That is given back when the
+        iterator is exhausted, closed or collected, and nothing is taken before the first batch is.
         """
 
     @abstractmethod

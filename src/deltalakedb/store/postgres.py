@@ -19,7 +19,8 @@ Differences from the other engines, and why:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -28,19 +29,24 @@ from typing import TYPE_CHECKING, Any, ClassVar, LiteralString
 
 from deltalakedb.actions.jsonvalue import dumps, loads
 from deltalakedb.errors import (
-    CatalogBusyError,
     CatalogConnectionLostError,
-    CatalogConstraintError,
     CatalogError,
-    CatalogPermissionError,
-    CatalogUnreachableError,
     CommitOutcomeUnknownError,
     DeltaLakeDbError,
     MissingDriverError,
-    TransactionAbortedError,
 )
-from deltalakedb.store.dialect import Dialect, Row, Session, Translated, Translating
+from deltalakedb.store.arrow import batches_of_rows, schema_of
+from deltalakedb.store.dialect import (
+    KEY_PARAMETERS,
+    Dialect,
+    Row,
+    Session,
+    T,
+    Translated,
+    Translating,
+)
 from deltalakedb.store.pool import Pool
+from deltalakedb.store.postgres_errors import translate, unreachable
 from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import Kind, Relation
 
@@ -55,6 +61,10 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from deltalakedb.store.arrow import FileQuery
+    from deltalakedb.store.postgres_arrow import ArrowReader
     from deltalakedb.store.url import CatalogUrl, Engine
 
 _FEW_ROWS = 64
@@ -65,9 +75,8 @@ _MIGRATION_LOCK = 0x64_6C_64_62  # "dldb"
 _ESCAPE = "\ue000"
 _ESCAPED = re.compile(f"{_ESCAPE}([01])")
 _UNESCAPED = {"0": "\x00", "1": _ESCAPE}
-_BUSY = frozenset({"55P03", "57014", "53300"})
-_ABORTED = frozenset({"40001", "40P01"})
-_GONE = frozenset({"57P01", "57P02", "57P03", "57P05"})
+_BEGIN_READ: LiteralString = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY"
+_BEGIN_WRITE: LiteralString = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 
 class PostgresSession(Session):
@@ -106,6 +115,12 @@ class PostgresSession(Session):
                         copy.write_row(row)
 
     @contextmanager
+    def cursor(self, sql: str, params: Mapping[str, object]) -> Iterator[psycopg.ServerCursor[Row]]:
+        """Run SQL whose rows stay with the server until they are fetched."""
+        with self._connection.cursor(name="deltalakedb_rows") as cursor:
+            yield cursor.execute(_literal(sql), self._encoded(params))
+
+    @contextmanager
     def batch(self) -> Iterator[None]:
         with self._connection.pipeline():
             yield
@@ -116,6 +131,18 @@ class PostgresSession(Session):
             " SET LOCAL enable_hashjoin = on;"
             " SET LOCAL enable_mergejoin = on"
         )
+
+    def write_keys(self, rows: Sequence[Row]) -> None:
+        *_, path, dv_id, _ = range(len(KEY_PARAMETERS))
+        with self._translated(), self._connection.cursor() as cursor:
+            cursor.execute(load_queries("postgres")["create_incoming_keys"])
+            with cursor.copy("COPY dl_incoming_keys FROM STDIN") as copy:
+                for row in rows:
+                    encoded = list(row)
+                    encoded[path], encoded[dv_id] = _encode(row[path]), _encode(row[dv_id])
+                    copy.write_row(encoded)
+            cursor.execute(load_queries("postgres")["write_keys"])
+            cursor.execute("DROP TABLE dl_incoming_keys")
 
     def close_files(self, table_id: str, version: int, keys: Sequence[tuple[str, str]]) -> int:
         rows = [
@@ -240,12 +267,20 @@ class PostgresDialect(Dialect):
             lost: Translating(psycopg.Error, partial(_translate, url=url, lost=lost))
             for lost in (CatalogConnectionLostError, CommitOutcomeUnknownError)
         }
-        self._pool: Pool[psycopg.Connection[Row]] = Pool(
+        self._pool = self._new_pool()
+        # Listings last as long as their reader likes: commits must not wait for them.
+        self._listings = self._new_pool()
+        self._arrow: ArrowReader | None = None
+        self._arrow_lock = threading.Lock()
+        self._closed = False
+
+    def _new_pool(self) -> Pool[psycopg.Connection[Row]]:
+        return Pool(
             self._connect,
             close=_close,
             alive=_is_idle,
-            size=url.pool_size,
-            timeout=url.timeout,
+            size=self.url.pool_size,
+            timeout=self.url.timeout,
         )
 
     def _connect(self) -> psycopg.Connection[Row]:
@@ -291,21 +326,60 @@ class PostgresDialect(Dialect):
 
     def read(self) -> AbstractContextManager[Session]:
         """READ COMMITTED: enough, because the ledger of a version never changes."""
-        return self._transaction(
-            "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY", CatalogConnectionLostError
-        )
+        return self._transaction(_BEGIN_READ, CatalogConnectionLostError, self._pool)
+
+    def ask(self, question: Callable[[Session], T]) -> T:
+        """One statement is a transaction by itself: two round trips fewer."""
+        try:
+            return self._ask(question)
+        except CatalogConnectionLostError:
+            # The server closed this idle connection, and then surely its neighbours too.
+            self._pool.discard_idle()
+        return self._ask(question)
+
+    def _ask(self, question: Callable[[Session], T]) -> T:
+        connection = self._pool.acquire()
+        try:
+            return question(PostgresSession(connection, self._translated))
+        finally:
+            self._pool.release(connection)
+
+    def list_files(self, query: FileQuery) -> Generator[pa.RecordBatch, None, None]:
+        return self._rows(query) if query.values else self._arrow_reader().list_files(query)
+
+    def _rows(self, query: FileQuery) -> Generator[pa.RecordBatch, None, None]:
+        from deltalakedb.store.postgres_arrow import decoded
+
+        schema = schema_of(query.columns)
+        text = self.sql(query.text)
+        with self._transaction(_BEGIN_READ, CatalogConnectionLostError, self._listings) as session:
+            session.read_all()
+            with session.cursor(text, query.params) as cursor:
+                for batch in batches_of_rows(cursor.fetchmany, schema):
+                    yield decoded(batch)
+
+    def _arrow_reader(self) -> ArrowReader:
+        with self._arrow_lock:
+            if self._arrow is None:
+                from deltalakedb.store.postgres_arrow import ArrowReader
+
+                self._arrow = ArrowReader(self.url)
+                if self._closed:
+                    self._arrow.close()
+            return self._arrow
 
     def write(self) -> AbstractContextManager[Session]:
         """READ COMMITTED; the compare-and-set of a head waits for the writer before it."""
-        return self._transaction(
-            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", CommitOutcomeUnknownError
-        )
+        return self._transaction(_BEGIN_WRITE, CommitOutcomeUnknownError, self._pool)
 
     @contextmanager
     def _transaction(
-        self, begin: LiteralString, lost_at_commit: type[CatalogConnectionLostError]
-    ) -> Iterator[Session]:
-        connection = self._begun(begin)
+        self,
+        begin: LiteralString,
+        lost_at_commit: type[CatalogConnectionLostError],
+        pool: Pool[psycopg.Connection[Row]],
+    ) -> Iterator[PostgresSession]:
+        connection = self._begun(begin, pool)
         try:
             with self._translated():
                 yield PostgresSession(connection, self._translated)
@@ -314,7 +388,7 @@ class PostgresDialect(Dialect):
         finally:
             if connection.info.transaction_status != pq.TransactionStatus.IDLE:
                 _rollback(connection)
-            self._pool.release(connection)
+            pool.release(connection)
 
     def _commit(self, connection: psycopg.Connection[Row]) -> None:
         # COMMIT after a failed statement succeeds, as a rollback; only its answer tells.
@@ -325,31 +399,29 @@ class PostgresDialect(Dialect):
                 fix="Try again; nothing was written",
             )
 
-    def _begun(self, begin: LiteralString) -> psycopg.Connection[Row]:
-        connection = self._pool.acquire()
+    def _begun(
+        self, begin: LiteralString, pool: Pool[psycopg.Connection[Row]]
+    ) -> psycopg.Connection[Row]:
+        connection = pool.acquire()
         try:
             connection.execute(begin)
         except psycopg.OperationalError:
             # The server closed this idle connection, and then surely its neighbours too.
-            self._discard(connection)
-            self._pool.discard_idle()
+            _discard(connection, pool)
+            pool.discard_idle()
         except BaseException:
-            self._discard(connection)
+            _discard(connection, pool)
             raise
         else:
             return connection
-        connection = self._pool.acquire()
+        connection = pool.acquire()
         try:
             with self._translated():
                 connection.execute(begin)
         except BaseException:
-            self._discard(connection)
+            _discard(connection, pool)
             raise
         return connection
-
-    def _discard(self, connection: psycopg.Connection[Row]) -> None:
-        connection.close()
-        self._pool.release(connection)
 
     def _translated(
         self, lost: type[CatalogConnectionLostError] = CatalogConnectionLostError
@@ -373,6 +445,16 @@ class PostgresDialect(Dialect):
 
     def close(self) -> None:
         self._pool.close()
+        self._listings.close()
+        with self._arrow_lock:
+            self._closed = True
+            if self._arrow is not None:
+                self._arrow.close()
+
+
+def _discard(connection: psycopg.Connection[Row], pool: Pool[psycopg.Connection[Row]]) -> None:
+    connection.close()
+    pool.release(connection)
 
 
 def _is_idle(connection: psycopg.Connection[Row]) -> bool:
@@ -390,66 +472,17 @@ def _rollback(connection: psycopg.Connection[Row]) -> None:
         connection.close()
 
 
-def _reason(error: psycopg.Error, url: CatalogUrl) -> str:
-    text = error.diag.message_primary or str(error).strip()
-    return url.redact(" ".join(text.split()))
+def _reason(error: psycopg.Error) -> str:
+    return error.diag.message_primary or str(error)
 
 
 def _unreachable(error: psycopg.Error, url: CatalogUrl) -> DeltaLakeDbError:
-    if isinstance(error, psycopg.ProgrammingError):
-        return CatalogUnreachableError(
-            f"{url.display} has options that Postgres refuses",
-            why=_reason(error, url),
-            fix="Options after '?' are libpq parameters, e.g. sslmode=require",
-        )
-    return CatalogUnreachableError(
-        f"{url.display} cannot be reached",
-        why=_reason(error, url),
-        fix="Check that the server runs and listens there, and the user, password, database "
-        "and TLS options of the catalog URL",
-    )
+    refused = isinstance(error, psycopg.ProgrammingError)
+    return unreachable(url, _reason(error), refused_options=refused)
 
 
 def _translate(
     error: psycopg.Error, url: CatalogUrl, lost: type[CatalogConnectionLostError]
 ) -> DeltaLakeDbError:
-    state = error.sqlstate or ""
-    reason = _reason(error, url)
-    if state in _ABORTED:
-        return TransactionAbortedError(
-            f"{url.display} ended a transaction that met another one", why=reason, fix="Try again"
-        )
-    if state in _BUSY:
-        return CatalogBusyError(
-            f"{url.display} stayed locked by another transaction for {url.timeout:g} s"
-            if state == "55P03"
-            else f"{url.display} is too busy",
-            why=reason,
-            fix="Try again, or raise timeout=… in the catalog URL",
-        )
-    if state.startswith("23"):
-        return CatalogConstraintError(f"{url.display} refused a row", why=reason)
-    if state == "54000":
-        return CatalogConstraintError(
-            f"{url.display} cannot index a text that is so long",
-            why=reason,
-            fix="Shorten the path, name, appId or domain: about 2600 bytes are always accepted",
-        )
-    # 3F000: no schema of the search path may be used.
-    if state in ("42501", "3F000"):
-        return CatalogPermissionError(
-            f"The database role of {url.display} may not do this",
-            why=reason,
-            fix="Grant it one of the roles of docs/how-to/roles.md",
-        )
-    if (
-        state in _GONE
-        or state.startswith("08")
-        or (not state and isinstance(error, psycopg.OperationalError))
-    ):
-        return lost(
-            f"The connection to {url.display} was lost",
-            why=reason,
-            fix="Try again when the server is back",
-        )
-    return CatalogError(f"{url.display} failed", why=f"{reason} (SQLSTATE {state or 'none'})")
+    broken = not error.sqlstate and isinstance(error, psycopg.OperationalError)
+    return translate(url, error.sqlstate or "", _reason(error), broken=broken, lost=lost)

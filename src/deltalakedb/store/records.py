@@ -30,6 +30,8 @@ class TableRecord:
     properties: Mapping[str, str]
     created_at: int
     updated_at: int
+    plan: str | None = None
+    """The planned columns that the keys of its files were made by (see actions.planning)."""
 
     def to_row(self) -> Row:
         """The row of dl_tables."""
@@ -42,12 +44,13 @@ class TableRecord:
             dumps(self.properties),
             self.created_at,
             self.updated_at,
+            self.plan,
         )
 
     @classmethod
     def from_row(cls, row: Row, session: Session) -> TableRecord:
         """The inverse of `to_row`, for what a query on dl_tables gives back."""
-        table_id, name, location, reader, writer, properties, created_at, updated_at = row
+        table_id, name, location, reader, writer, properties, created_at, updated_at, plan = row
         decode = session.decode_text
         return cls(
             table_id=table_id,
@@ -58,6 +61,7 @@ class TableRecord:
             properties={decode(k): decode(v) for k, v in json.loads(properties).items()},
             created_at=created_at,
             updated_at=updated_at,
+            plan=None if plan is None else decode(plan),
         )
 
 

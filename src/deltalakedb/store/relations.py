@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from deltalakedb.actions.planning import SLOTS
+
 LIVE = 2**63 - 1
 """`removed_version` of a file that is still live."""
 
@@ -47,7 +49,7 @@ def _relation(name: str, columns: str) -> Relation:
 TABLES = _relation(
     "dl_tables",
     "table_id:uuid name:text location:text protocol_min_reader:int protocol_min_writer:int "
-    "properties:map created_at:int updated_at:int",
+    "properties:map created_at:int updated_at:int plan:text",
 )
 HEADS = _relation("dl_table_heads", "table_id:uuid current_version:int")
 VERSIONS = _relation(
@@ -94,12 +96,18 @@ DOMAIN_METADATA = _relation(
     "table_id:uuid version:int domain:text configuration:text removed:bool extra:json",
 )
 OTHER_ACTIONS = _relation("dl_other_actions", "table_id:uuid version:int ordinal:int action:json")
-ACTIVE_FILES = _relation(
-    "dl_active_files",
+_ACTIVE_FILES = (
     "table_id:uuid path:text dv_id:text added_version:int removed_version:int size_bytes:int "
     "modification_time:int data_change:bool partition_values:map stats:text tags:map "
     "deletion_vector:json base_row_id:int default_row_commit_version:int "
-    "clustering_provider:text extra:json",
+    "clustering_provider:text extra:json"
+)
+UNPLANNED_FILES = _relation("dl_active_files", _ACTIVE_FILES)
+"""Rows of dl_active_files without keys: those of a table without planned columns."""
+ACTIVE_FILES = _relation(
+    "dl_active_files",
+    _ACTIVE_FILES
+    + "".join(f" key{n}_width:int key{n}_low:int key{n}_high:int" for n in range(1, SLOTS + 1)),
 )
 MIRROR_STATUS = _relation(
     "dl_mirror_status",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions import (
@@ -26,6 +27,8 @@ from deltalakedb.actions import (
 from deltalakedb.actions.codec import from_dict, to_dict
 from deltalakedb.actions.fields import read_deletion_vector, write_deletion_vector
 from deltalakedb.actions.jsonvalue import dumps, loads
+from deltalakedb.actions.order_keys import BoundsKeys, width_class
+from deltalakedb.actions.planning import SLOTS, Plan
 from deltalakedb.errors import InvalidActionError
 from deltalakedb.store.relations import (
     ADD_FILES,
@@ -37,6 +40,7 @@ from deltalakedb.store.relations import (
     PROTOCOL_UPDATES,
     REMOVE_FILES,
     TXN_ACTIONS,
+    UNPLANNED_FILES,
     Relation,
 )
 
@@ -44,6 +48,8 @@ if TYPE_CHECKING:
     from deltalakedb.store.dialect import Row, Session
 
 RowsByRelation = dict[Relation, list["Row"]]
+_PARTITION_VALUES = UNPLANNED_FILES.columns.index("partition_values")
+_STATS = UNPLANNED_FILES.columns.index("stats")
 
 
 def to_rows(table_id: str, version: int, actions: Iterable[Action]) -> RowsByRelation:
@@ -70,6 +76,43 @@ def active_rows(add_rows: Iterable[Row]) -> list[Row]:
         (table_id, path, dv_id, version, LIVE, *rest)
         for table_id, version, path, dv_id, *rest in add_rows
     ]
+
+
+class FileKeys:
+    """The keys of files by a plan; build it once for many files of one commit."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._bounds = _bounds(plan)
+        self._missing = (None, None, None) * (SLOTS - len(plan))
+        self._maps: dict[str, Mapping[str, str | None]] = {}
+
+    def of(self, stats: str | None, partition_values: str) -> Row:
+        """Width class, lowest and highest key of each slot; nulls where a slot is free."""
+        values = self._maps.get(partition_values)
+        if values is None:
+            values = self._maps[partition_values] = json.loads(partition_values)
+        keys: list[int] = []
+        for low, high in self._bounds.of(stats, values):
+            keys += (width_class(low, high), low, high)
+        return (*keys, *self._missing)
+
+
+@lru_cache(maxsize=64)
+def _bounds(plan: Plan) -> BoundsKeys:
+    return BoundsKeys(plan)
+
+
+def planned_rows(files: Iterable[Row], plan: Plan) -> list[Row]:
+    """Rows of dl_active_files (without keys) with the keys of a plan."""
+    keys = FileKeys(plan)
+    return [(*row, *keys.of(row[_STATS], row[_PARTITION_VALUES])) for row in files]
+
+
+def decode_map(text: str, decode: Callable[[str], str]) -> str:
+    """The JSON text of a map whose strings the engine may have stored in another form."""
+    found = json.loads(text)
+    changed = {decode(k): v if v is None else decode(v) for k, v in found.items()}
+    return text if changed == found else _compact(changed)
 
 
 def from_row(relation: Relation, row: Row, session: Session) -> Action:

@@ -7,6 +7,9 @@ Differences from the other engines, and why:
 - Writers take the write lock at BEGIN (`IMMEDIATE`): upgrading a read transaction can fail at
   once however long the busy timeout is.
 - Lists and JSON are text; booleans are 0 and 1.
+- Listings are rows of this same driver, and not Arrow from ADBC, which would be twice as fast: it
+  brings a second SQLite into the process. The locks of POSIX belong to a process, so the two do not
+  see each other's, and one that closes the file deletes the WAL under the other's commits.
 """
 
 from __future__ import annotations
@@ -14,8 +17,8 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -32,11 +35,16 @@ from deltalakedb.errors import (
     DeltaLakeDbError,
     InvalidActionError,
 )
-from deltalakedb.store.dialect import Dialect, Row, Session, Translating
+from deltalakedb.store.arrow import batches_of_rows, schema_of
+from deltalakedb.store.dialect import KEY_PARAMETERS, Dialect, Row, Session, Translating
 from deltalakedb.store.pool import Pool
+from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import Kind, Relation
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from deltalakedb.store.arrow import FileQuery
     from deltalakedb.store.url import CatalogUrl, Engine
 
 _MINIMUM = (3, 37, 0)  # STRICT tables
@@ -68,6 +76,10 @@ class SqliteSession(Session):
         except sqlite3.Error as error:
             raise _translate(error, self._url) from error
 
+    def cursor(self, sql: str, params: Mapping[str, object]) -> sqlite3.Cursor:
+        """Run SQL whose rows are to be fetched by and by."""
+        return self._connection.execute(sql, params)
+
     def execute_count(self, sql: str, params: Mapping[str, object]) -> int:
         try:
             return self._connection.execute(sql, params).rowcount
@@ -92,6 +104,14 @@ class SqliteSession(Session):
         for key in keys:
             _refuse_nul(key)
         return self.changed("close_files", table_id=table_id, version=version, keys=texts(keys))
+
+    def write_keys(self, rows: Sequence[Row]) -> None:
+        statement = load_queries("sqlite")["write_keys"]
+        given = [dict(zip(KEY_PARAMETERS, row, strict=True)) for row in rows]
+        try:
+            self._connection.executemany(statement, given)
+        except sqlite3.Error as error:
+            raise _translate(error, self._url) from error
 
     def insert(self, relation: Relation, rows: Sequence[Row]) -> None:
         statement, lists = _way_in(relation)
@@ -143,7 +163,7 @@ class _Transaction:
         self._url = url
         self._begin = begin
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> SqliteSession:
         connection = self._connection = self._pool.acquire()
         try:
             connection.execute(self._begin)
@@ -197,12 +217,17 @@ class SqliteDialect(Dialect):
                     f"{url.display} has {pragma}={value!r}, which is no value for SQLite",
                     fix=f"It must match: {_PRAGMAS[pragma].pattern}",
                 )
-        self._pool = Pool(
+        self._pool = self._new_pool()
+        # Listings last as long as their reader likes: commits must not wait for them.
+        self._listings = self._new_pool()
+
+    def _new_pool(self) -> Pool[sqlite3.Connection]:
+        return Pool(
             self._connect,
             close=sqlite3.Connection.close,
             alive=lambda connection: not connection.in_transaction,
-            size=url.pool_size,
-            timeout=url.timeout,
+            size=self.url.pool_size,
+            timeout=self.url.timeout,
         )
 
     def _connect(self) -> sqlite3.Connection:
@@ -248,14 +273,23 @@ class SqliteDialect(Dialect):
 
     def read(self) -> AbstractContextManager[Session]:
         """One consistent state, taken at the first query."""
-        return self._transaction("BEGIN")
+        return self._transaction("BEGIN", self._pool)
 
     def write(self) -> AbstractContextManager[Session]:
         """The one writer, after waiting for the others."""
-        return self._transaction("BEGIN IMMEDIATE")
+        return self._transaction("BEGIN IMMEDIATE", self._pool)
 
-    def _transaction(self, begin: str) -> _Transaction:
-        return _Transaction(self._pool, self.url, begin)
+    def list_files(self, query: FileQuery) -> Generator[pa.RecordBatch, None, None]:
+        schema = schema_of(query.columns)
+        text = self.sql(query.text)
+        with (
+            self._transaction("BEGIN", self._listings) as session,
+            closing(session.cursor(text, query.params)) as cursor,
+        ):
+            yield from batches_of_rows(cursor.fetchmany, schema)
+
+    def _transaction(self, begin: str, pool: Pool[sqlite3.Connection]) -> _Transaction:
+        return _Transaction(pool, self.url, begin)
 
     def _translated(self) -> Translating:
         return self._translating
@@ -265,6 +299,7 @@ class SqliteDialect(Dialect):
 
     def close(self) -> None:
         self._pool.close()
+        self._listings.close()
 
 
 def _code(error: sqlite3.Error) -> int:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Self
 
 from deltalakedb.actions import Action, DomainMetadata, Metadata, Protocol
 from deltalakedb.actions.jsonvalue import dumps
+from deltalakedb.actions.planning import Plan, plan_of, plan_text
 from deltalakedb.clock import Clock, SystemClock
 from deltalakedb.errors import CorruptCatalogError
 from deltalakedb.store.migrate import Migrator
@@ -35,11 +36,20 @@ from deltalakedb.store.relations import (
     RELATIONS,
     TABLES,
     TXN_ACTIONS,
+    UNPLANNED_FILES,
     VERSIONS,
     Relation,
 )
-from deltalakedb.store.rows import active_rows, from_row, to_rows
+from deltalakedb.store.rows import (
+    FileKeys,
+    active_rows,
+    decode_map,
+    from_row,
+    planned_rows,
+    to_rows,
+)
 from deltalakedb.store.url import parse_url
+from deltalakedb.telemetry import Metrics
 
 if TYPE_CHECKING:
     from deltalakedb.store.dialect import Dialect, Row, Session
@@ -54,6 +64,8 @@ _DIALECTS = {
 # A commit with more rows than this is written by bulk loads, which cannot share a round trip.
 _BATCH_ROWS = 64
 _NO_BATCH = nullcontext()
+# Files whose keys are made again together.
+_PLAN_PAGE = 20_000
 
 
 class Store:
@@ -62,6 +74,7 @@ class Store:
     def __init__(self, dialect: Dialect, *, clock: Clock | None = None) -> None:
         self.dialect = dialect
         self.clock = clock or SystemClock()
+        self.metrics = Metrics()
         self.migrator = Migrator(dialect, self.clock)
 
     @classmethod
@@ -138,19 +151,24 @@ class Store:
         *,
         payload: Payload,
         closing: Sequence[tuple[str, str]],
+        plan: Plan = (),
         first: bool = False,
     ) -> None:
         """Write one commit: ledger, action rows, dl_active_files and the mirror's work item.
 
         The caller has moved the head to `record.version` in this transaction (or asks for the
         `first` version, which makes the head), and names in `closing` the live (path, dv_id) whose
-        interval ends here.
+        interval ends here. `plan` has the planned columns that are in force after the commit.
         """
         rows = to_rows(record.table_id, record.version, actions)
         rows[VERSIONS] = [record.to_row()]
         rows[MIRROR_STATUS] = [_work_item(record, payload)]
         if ADD_FILES in rows:
-            rows[ACTIVE_FILES] = active_rows(rows[ADD_FILES])
+            files = active_rows(rows[ADD_FILES])
+            if plan:
+                rows[ACTIVE_FILES] = planned_rows(files, plan)
+            else:
+                rows[UNPLANNED_FILES] = files
         if first:
             rows[HEADS] = [(record.table_id, record.version)]
         if closing:
@@ -263,7 +281,15 @@ class Store:
         metadata: Metadata,
         updated_at: int,
     ) -> None:
-        """Repeat the newest protocol and properties in the registry."""
+        """Repeat the newest protocol and properties in the registry.
+
+        When the planned columns are not those that the keys of its files were made by, all the
+        keys are made again: a condition must never look for a file by the key of another column.
+        """
+        plan = plan_of(metadata)
+        row = session.one("plan", table_id=table_id)
+        if row is not None and row[0] != plan_text(plan):
+            self._replan(session, table_id, plan)
         session.changed(
             "update_table",
             table_id=table_id,
@@ -271,7 +297,31 @@ class Store:
             protocol_min_writer=protocol.min_writer_version,
             properties=session.map_parameter(dumps(metadata.configuration)),
             updated_at=updated_at,
+            plan=plan_text(plan),
         )
+
+    def _replan(self, session: Session, table_id: str, plan: Plan) -> None:
+        """Make the keys of every file of a table anew, a page at a time."""
+        keys = FileKeys(plan)
+        decode = session.decode_text
+        after: Row = ("", "", -1)
+        while True:
+            page = session.run(
+                "files_to_plan",
+                table_id=table_id,
+                path=after[0],
+                dv_id=after[1],
+                removed_version=after[2],
+                limit=_PLAN_PAGE,
+            )
+            if not page:
+                return
+            rows = []
+            for path, dv_id, removed_version, stats, values in page:
+                after = (decode(path), decode(dv_id), removed_version)
+                text = None if stats is None else decode(stats)
+                rows.append((*keys.of(text, decode_map(values, decode)), table_id, *after))
+            session.write_keys(rows)
 
     def history(self, session: Session, table_id: str, limit: int) -> list[VersionRecord]:
         """The newest `limit` commits, newest first."""
@@ -295,7 +345,15 @@ class Store:
         """Recompute dl_active_files of a table from the ledger; how many rows it has now."""
         session.read_all()
         session.changed("delete_active_files", table_id=table_id)
-        return session.changed("rebuild_active_files", table_id=table_id)
+        rebuilt = session.changed("rebuild_active_files", table_id=table_id)
+        head = self.head(session, table_id)
+        metadata = None if head is None else self.metadata_at(session, table_id, head)
+        if metadata is not None:
+            plan = plan_of(metadata)
+            if plan:
+                self._replan(session, table_id, plan)
+            session.changed("set_plan", table_id=table_id, plan=plan_text(plan))
+        return rebuilt
 
     def check_active_files(
         self, session: Session, table_id: str, *, limit: int = 100

@@ -11,6 +11,7 @@ from deltalakedb.actions import Action, Metadata, Protocol
 from deltalakedb.actions.arrow import schema_from_any
 from deltalakedb.actions.features import protocol_for, required_features, upgrade
 from deltalakedb.actions.jsonvalue import dumps, loads
+from deltalakedb.actions.planning import plan_of, plan_text
 from deltalakedb.actions.properties import TableProperties, check_properties
 from deltalakedb.actions.schema import (
     COLUMN_ID,
@@ -67,6 +68,7 @@ def create(
         properties=configuration,
         created_at=now,
         updated_at=now,
+        plan=plan_text(plan_of(metadata)),
     )
     return Change(
         table=record,

@@ -456,10 +456,11 @@ class Committer:
         if actions is not change.actions:
             body, summary = serialise_commit(actions), Summary(actions)
         after = _state_after(work.table_id, state, summary, version, committed_at)
+        facts = facts_of(after.metadata, after.protocol)
         info = commit_info(
             change,
             work.attempt,
-            in_commit_timestamps=facts_of(after.metadata, after.protocol).in_commit_timestamps,
+            in_commit_timestamps=facts.in_commit_timestamps,
             committed_at=committed_at,
             committer=self._committer,
             engine_info=self._engine_info,
@@ -495,6 +496,7 @@ class Committer:
             actions,
             payload=Payload(data, hashlib.sha256(data).hexdigest()),
             closing=closing,
+            plan=facts.plan,
             first=state is None,
         )
         if state is not None:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from deltalakedb.actions.feature_use import features_in_use
 from deltalakedb.actions.features import check_writable, required_features
+from deltalakedb.actions.planning import Plan, plan_of
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.actions.schema import DataType, physical_name
 from deltalakedb.actions.values import Metadata, Protocol
@@ -48,6 +49,7 @@ class TableFacts:
     append_only: bool
     change_data_feed: bool
     in_commit_timestamps: bool
+    plan: Plan
     needs_records: bool
 
 
@@ -134,6 +136,7 @@ def _facts(key: _Key) -> TableFacts:
         append_only=properties.append_only,
         change_data_feed=properties.enable_change_data_feed,
         in_commit_timestamps=properties.enable_in_commit_timestamps,
+        plan=plan_of(metadata),
         needs_records=ROW_TRACKING in features
         or any(name.startswith("icebergCompat") for name in uses),
     )

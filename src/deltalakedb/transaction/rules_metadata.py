@@ -7,6 +7,7 @@ from typing import Final
 from deltalakedb.actions.feature_use import features_in_use
 from deltalakedb.actions.features import check_protocol as check_form
 from deltalakedb.actions.features import required_features, upgrade
+from deltalakedb.actions.planning import check_plan
 from deltalakedb.actions.properties import (
     CONSTRAINT_PREFIX,
     TableProperties,
@@ -104,6 +105,10 @@ def check_metadata(
             raise reject_for(Rule.SCHEMA, error) from error
         if mode != "none":
             _check_mapping(schema, new)
+    try:
+        check_plan(new)
+    except ConfigurationError as error:
+        raise reject_for(Rule.PROPERTIES, error) from error
     if old is not None:
         _check_mapping_change(new, old, mode, replaces_all=replaces_all)
         if not replaces_all:

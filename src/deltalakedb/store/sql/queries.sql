@@ -21,29 +21,29 @@ DELETE FROM dl_schema_migrations WHERE version = :version;
 
 -- name: table_by_name
 SELECT table_id, name, location, protocol_min_reader, protocol_min_writer, properties,
-       created_at, updated_at
+       created_at, updated_at, plan
 FROM dl_tables WHERE name = :name;
 
 -- name: table_by_location
 SELECT table_id, name, location, protocol_min_reader, protocol_min_writer, properties,
-       created_at, updated_at
+       created_at, updated_at, plan
 FROM dl_tables WHERE location = :location;
 
 -- name: table_by_id
 SELECT table_id, name, location, protocol_min_reader, protocol_min_writer, properties,
-       created_at, updated_at
+       created_at, updated_at, plan
 FROM dl_tables WHERE table_id = :table_id;
 
 -- name: all_tables
 SELECT table_id, name, location, protocol_min_reader, protocol_min_writer, properties,
-       created_at, updated_at
+       created_at, updated_at, plan
 FROM dl_tables ORDER BY name;
 
 -- name: update_table
 -- The registry repeats the newest protocol and properties, so that listing tables reads no ledger.
 UPDATE dl_tables
 SET protocol_min_reader = :protocol_min_reader, protocol_min_writer = :protocol_min_writer,
-    properties = :properties, updated_at = :updated_at
+    properties = :properties, updated_at = :updated_at, plan = :plan
 WHERE table_id = :table_id;
 
 -- name: head
@@ -157,10 +157,125 @@ FROM dl_table_versions WHERE table_id = :table_id ORDER BY version DESC LIMIT :l
 -- Every version that one transaction over many tables wrote.
 SELECT table_id, version FROM dl_table_versions WHERE transaction_id = :transaction_id;
 
--- name: files_at
--- The live files of a version: one range predicate for the head and for every older version.
-SELECT path, dv_id, added_version, size_bytes, modification_time, partition_values, stats,
-       deletion_vector
+-- name: open_version
+-- All that opening a table needs, in one statement: its head, the ledger row of the wanted version
+-- (:version, or the one that was newest at :timestamp, or the head), and the metaData and protocol
+-- that hold there. Those two come along only where they are not the versions that the asker knows.
+WITH wanted AS (
+    SELECT current_version AS head,
+           CASE WHEN CAST(:timestamp AS BIGINT) IS NOT NULL THEN (
+                    SELECT version FROM dl_table_versions
+                    WHERE table_id = :table_id AND committed_at <= CAST(:timestamp AS BIGINT)
+                    ORDER BY committed_at DESC LIMIT 1)
+                WHEN CAST(:version AS BIGINT) IS NOT NULL THEN CAST(:version AS BIGINT)
+                ELSE current_version
+           END AS version
+    FROM dl_table_heads WHERE table_id = :table_id
+), newest AS (
+    SELECT (SELECT max(version) FROM dl_metadata_updates
+            WHERE table_id = :table_id AND version <= (SELECT version FROM wanted)
+           ) AS metadata_version,
+           (SELECT max(version) FROM dl_protocol_updates
+            WHERE table_id = :table_id AND version <= (SELECT version FROM wanted)
+           ) AS protocol_version
+)
+SELECT wanted.head, v.version, v.committed_at,
+       v.num_actions, v.num_adds, v.num_removes, v.bytes_added, v.bytes_removed, v.live_files,
+       v.live_bytes, newest.metadata_version, newest.protocol_version,
+       m.table_id, m.version, m.metadata_id, m.name, m.description, m.format_provider,
+       m.format_options, m.schema_json, m.partition_columns, m.table_properties, m.created_time,
+       m.extra,
+       p.table_id, p.version, p.min_reader_version, p.min_writer_version, p.reader_features,
+       p.writer_features, p.extra
+FROM wanted CROSS JOIN newest
+LEFT JOIN dl_table_versions AS v ON v.table_id = :table_id AND v.version = wanted.version
+LEFT JOIN dl_metadata_updates AS m
+  ON m.table_id = :table_id AND m.version = newest.metadata_version
+     AND m.version <> CAST(:known_metadata AS BIGINT)
+LEFT JOIN dl_protocol_updates AS p
+  ON p.table_id = :table_id AND p.version = newest.protocol_version
+     AND p.version <> CAST(:known_protocol AS BIGINT);
+
+-- name: available_versions
+-- The oldest and the newest version that the ledger still has, and when they were committed.
+SELECT version, committed_at FROM dl_table_versions
+WHERE table_id = :table_id AND version IN (
+    (SELECT min(version) FROM dl_table_versions WHERE table_id = :table_id),
+    (SELECT max(version) FROM dl_table_versions WHERE table_id = :table_id))
+ORDER BY version;
+
+-- name: app_transactions
+-- The newest progress of every application at :version. The recursion goes from one application to
+-- the next by the index: a stream has one, and may have recorded it a million times.
+WITH RECURSIVE apps(app_id) AS (
+    SELECT min(app_id) FROM dl_txn_actions WHERE table_id = :table_id
+    UNION ALL
+    SELECT (SELECT min(t.app_id) FROM dl_txn_actions AS t
+            WHERE t.table_id = :table_id AND t.app_id > apps.app_id)
+    FROM apps WHERE apps.app_id IS NOT NULL
+)
+SELECT apps.app_id, (
+    SELECT t.txn_version FROM dl_txn_actions AS t
+    WHERE t.table_id = :table_id AND t.app_id = apps.app_id AND t.version <= :version
+    ORDER BY t.version DESC LIMIT 1)
+FROM apps WHERE apps.app_id IS NOT NULL;
+
+-- name: domains_at
+-- The newest configuration of every metadata domain at :version; removed ones are hidden.
+SELECT d.domain, d.configuration
+FROM dl_domain_metadata AS d
+JOIN (
+    SELECT domain, max(version) AS version FROM dl_domain_metadata
+    WHERE table_id = :table_id AND version <= :version GROUP BY domain
+) AS newest ON newest.domain = d.domain AND newest.version = d.version
+WHERE d.table_id = :table_id AND NOT d.removed;
+
+-- name: has_path
+-- Whether a path is live at :version. The expressions leave only the index on paths to look with.
+SELECT 1 FROM dl_active_files
+WHERE table_id = :table_id AND path = :path
+  AND added_version + 0 <= :version AND removed_version + 0 > :version
+LIMIT 1;
+
+-- name: has_file
+-- Whether a path with this deletion vector is live at :version.
+SELECT 1 FROM dl_active_files
+WHERE table_id = :table_id AND path = :path AND dv_id = :dv_id
+  AND added_version + 0 <= :version AND removed_version + 0 > :version
+LIMIT 1;
+
+-- name: find_history
+-- The newest commits first; what is not asked for is NULL, or as wide as time itself. The expressions
+-- keep the planner on the key, in whose order it can stop: the index on times would have to be sorted.
+SELECT table_id, version, committed_at, committer, operation, operation_params,
+       operation_metrics, commit_info, commit_uuid, transaction_id, num_actions, num_adds,
+       num_removes, bytes_added, bytes_removed, live_files, live_bytes, recorded_at
+FROM dl_table_versions
+WHERE table_id = :table_id AND committed_at + 0 >= :since AND committed_at + 0 <= :until
+  AND (CAST(:operation AS TEXT) IS NULL OR operation = CAST(:operation AS TEXT))
+  AND (CAST(:committer AS TEXT) IS NULL OR committer = CAST(:committer AS TEXT))
+ORDER BY version DESC LIMIT :limit;
+
+-- name: plan
+-- The planned columns that the keys of a table's files were made by.
+SELECT plan FROM dl_tables WHERE table_id = :table_id;
+
+-- name: set_plan
+UPDATE dl_tables SET plan = :plan WHERE table_id = :table_id;
+
+-- name: files_to_plan
+-- A page of files, live or not, with what their keys are made of.
+SELECT path, dv_id, removed_version, stats, partition_values
 FROM dl_active_files
-WHERE table_id = :table_id AND added_version <= :version AND removed_version > :version
-ORDER BY path, dv_id;
+WHERE table_id = :table_id
+  AND (path > :path OR (path = :path AND dv_id > :dv_id)
+       OR (path = :path AND dv_id = :dv_id AND removed_version > :removed_version))
+ORDER BY path, dv_id, removed_version LIMIT :limit;
+
+-- name: write_keys
+UPDATE dl_active_files
+SET key1_width = :key1_width, key1_low = :key1_low, key1_high = :key1_high,
+    key2_width = :key2_width, key2_low = :key2_low, key2_high = :key2_high,
+    key3_width = :key3_width, key3_low = :key3_low, key3_high = :key3_high
+WHERE table_id = :table_id AND path = :path AND dv_id = :dv_id
+  AND removed_version = :removed_version;

@@ -24,3 +24,32 @@ SELECT r.version, r.path, r.data_change
 FROM (SELECT unnest(from_json(:paths, '["VARCHAR"]')) AS path) AS wanted
 JOIN dl_remove_files AS r
   ON r.table_id = :table_id AND r.path = wanted.path AND r.version > :version;
+
+-- name: app_transactions
+-- The newest progress of every application at :version; there is no index to go along.
+SELECT app_id, arg_max(txn_version, version) FROM dl_txn_actions
+WHERE table_id = :table_id AND version <= :version GROUP BY app_id;
+
+-- name: open_ledger
+-- The first part of open_version: in pieces it is faster here, where asking costs no round trip.
+SELECT version, committed_at, num_actions, num_adds, num_removes, bytes_added, bytes_removed,
+       live_files, live_bytes
+FROM dl_table_versions WHERE table_id = :table_id AND version = :version;
+
+-- name: newest_updates
+-- Which metaData and which protocol hold at :version.
+SELECT 'metadata' AS kind, max(version) FROM dl_metadata_updates
+WHERE table_id = :table_id AND version <= :version
+UNION ALL
+SELECT 'protocol', max(version) FROM dl_protocol_updates
+WHERE table_id = :table_id AND version <= :version;
+
+-- name: write_keys
+-- The keys come as a registered Arrow table: thousands of single updates would take minutes.
+UPDATE dl_active_files AS f
+SET key1_width = k.key1_width, key1_low = k.key1_low, key1_high = k.key1_high,
+    key2_width = k.key2_width, key2_low = k.key2_low, key2_high = k.key2_high,
+    key3_width = k.key3_width, key3_low = k.key3_low, key3_high = k.key3_high
+FROM incoming_keys AS k
+WHERE f.table_id = k.table_id::UUID AND f.path = k.path AND f.dv_id = k.dv_id
+  AND f.removed_version = k.removed_version;

@@ -60,3 +60,21 @@ CROSS JOIN LATERAL (
     WHERE table_id = :table_id AND path = wanted.path AND version > :version
     OFFSET 0
 ) AS r;
+
+-- name: create_incoming_keys
+-- Keys come by COPY: thousands of single updates would take as many round trips.
+CREATE TEMPORARY TABLE dl_incoming_keys (
+    key1_width INTEGER, key1_low BIGINT, key1_high BIGINT,
+    key2_width INTEGER, key2_low BIGINT, key2_high BIGINT,
+    key3_width INTEGER, key3_low BIGINT, key3_high BIGINT,
+    table_id UUID, path TEXT, dv_id TEXT, removed_version BIGINT
+) ON COMMIT DROP;
+
+-- name: write_keys
+UPDATE dl_active_files AS f
+SET key1_width = k.key1_width, key1_low = k.key1_low, key1_high = k.key1_high,
+    key2_width = k.key2_width, key2_low = k.key2_low, key2_high = k.key2_high,
+    key3_width = k.key3_width, key3_low = k.key3_low, key3_high = k.key3_high
+FROM dl_incoming_keys AS k
+WHERE f.table_id = k.table_id AND f.path = k.path AND f.dv_id = k.dv_id
+  AND f.removed_version = k.removed_version;

@@ -53,10 +53,13 @@ GRANT INSERT ON
     dl_other_actions, dl_active_files, dl_mirror_status
 TO deltalakedb_writer;
 -- The identity of a table never changes; a renamed or moved table keeps its id.
-GRANT UPDATE (name, location, protocol_min_reader, protocol_min_writer, properties, updated_at)
+GRANT UPDATE (
+    name, location, protocol_min_reader, protocol_min_writer, properties, updated_at, plan)
     ON dl_tables TO deltalakedb_writer;
 GRANT UPDATE (current_version) ON dl_table_heads TO deltalakedb_writer;
-GRANT UPDATE (removed_version), DELETE ON dl_active_files TO deltalakedb_writer;
+GRANT UPDATE (
+    removed_version, key1_width, key1_low, key1_high, key2_width, key2_low, key2_high,
+    key3_width, key3_low, key3_high), DELETE ON dl_active_files TO deltalakedb_writer;
 
 -- What was promised to be published (digest and size) is the writer's word, and stays.
 GRANT UPDATE (status, attempts, last_error, payload, next_attempt_at, updated_at)

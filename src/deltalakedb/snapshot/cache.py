@@ -1,0 +1,152 @@
+"""The newest snapshot, with its file list held in memory and moved on by what was committed since.
+
+Each look costs one statement. When the head has moved, only the files that were added and removed
+since are read, and the held list becomes exactly that of the new version: the ledger says how many
+files that has, and if the list had another number it would be read anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from deltalakedb.snapshot import listing
+from deltalakedb.snapshot.resolve import resolve
+from deltalakedb.snapshot.snapshot import Snapshot, snapshot_of
+from deltalakedb.store.reading import Known
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from deltalakedb.store import Store, TableRecord
+
+# A list of many small pieces is slow to read; that many appends are put together.
+_MANY_CHUNKS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CachedSnapshot(Snapshot):
+    """A snapshot whose files are in memory; what they cannot answer is asked of the catalog."""
+
+    _files: pa.Table = field(repr=False, compare=False)
+
+    def files(
+        self,
+        where: Any = None,
+        *,
+        columns: Iterable[str] | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> pa.Table:
+        """As `Snapshot.files`; from memory for the default columns without `where`."""
+        names = listing.check_columns(columns)
+        if where is not None or not set(names) <= set(self._files.column_names):
+            return Snapshot.files(self, where, columns=names, limit=limit, offset=offset)
+        start = listing.check_count("offset", offset)
+        if limit is None and not start:
+            return self._files.select(names)
+        length = None if limit is None else listing.check_count("limit", limit)
+        ordered = self._files.sort_by([("path", "ascending"), ("dv_id", "ascending")])
+        return ordered.select(names).slice(start, length)
+
+    def iter_files(
+        self,
+        batch_size: int = 10_000,
+        where: Any = None,
+        columns: Iterable[str] | None = None,
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """As `Snapshot.iter_files`; from memory for the default columns without `where`."""
+        names = listing.check_columns(columns)
+        if where is not None or not set(names) <= set(self._files.column_names):
+            return Snapshot.iter_files(self, batch_size, where, names)
+        size = listing.check_count("batch_size", batch_size, least=1)
+        return _batches(self._files.select(names), size)
+
+
+def _batches(files: pa.Table, size: int) -> Generator[pa.RecordBatch, None, None]:
+    yield from listing.rebatch(files.to_batches(), size)
+
+
+class SnapshotCache:
+    """Holds the newest snapshot of one table; any number of threads may ask for it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._held: CachedSnapshot | None = None
+        self._known = Known()
+
+    def newest(self, table: TableRecord) -> CachedSnapshot:
+        """The newest snapshot; it is never older than one that was given out before."""
+        with self._lock:
+            found = resolve(self._store, table, known=self._known)
+            held = self._held
+            if held is None or held.table != table or held.version != found.version:
+                snapshot = snapshot_of(self._store, table, found)
+                held = _with_files(snapshot, self._list(snapshot))
+                self._held, self._known = held, found.known
+            return held
+
+    def _list(self, snapshot: Snapshot) -> pa.Table:
+        held = self._held
+        if held is not None and held.version <= snapshot.version:
+            moved = self._move(held, snapshot)
+            if moved.num_rows == snapshot.num_files:
+                return moved
+            # Old history may have been forgotten meanwhile, and with it what was removed.
+        return snapshot.files()
+
+    def _move(self, held: CachedSnapshot, to: Snapshot) -> pa.Table:
+        import pyarrow as pa
+
+        files = held.files()
+        if held.version == to.version:
+            return files
+        removed = listing.read_table(
+            self._store, to.table, listing.files_removed(to.table, held.version, to.version)
+        )
+        added = listing.read_table(
+            self._store,
+            to.table,
+            listing.files_added(to.table, held.version, to.version, listing.DEFAULT_COLUMNS),
+        )
+        files = pa.concat_tables([without(files, removed), added])
+        many = files.num_columns and files.column(0).num_chunks > _MANY_CHUNKS
+        return files.combine_chunks() if many else files
+
+
+def without(files: pa.Table, removed: pa.Table) -> pa.Table:
+    """The files that are not among the removed, by path and dv_id."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not removed.num_rows:
+        return files
+    gone = set(zip(removed["path"].to_pylist(), removed["dv_id"].to_pylist(), strict=True))
+    # The same path may stay with another deletion vector: only few need a closer look.
+    positions = pc.indices_nonzero(
+        pc.is_in(files["path"], value_set=removed["path"].combine_chunks())
+    )
+    found = files.select(["path", "dv_id"]).take(positions)
+    keys = zip(found["path"].to_pylist(), found["dv_id"].to_pylist(), strict=True)
+    drop = [
+        position for position, key in zip(positions.to_pylist(), keys, strict=True) if key in gone
+    ]
+    everything = pa.array(range(files.num_rows), pa.uint64())
+    kept = pc.invert(pc.is_in(everything, value_set=pa.array(drop, pa.uint64())))
+    return files.filter(kept)
+
+
+def _with_files(snapshot: Snapshot, files: pa.Table) -> CachedSnapshot:
+    return CachedSnapshot(
+        snapshot.table,
+        snapshot.version,
+        snapshot.committed_at,
+        snapshot.metadata,
+        snapshot.protocol,
+        snapshot.counts,
+        snapshot._store,  # noqa: SLF001 - one of its own kind
+        files,
+    )

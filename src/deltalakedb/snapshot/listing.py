@@ -1,0 +1,212 @@
+"""Queries for the files of a version: one range predicate for the head and for any older one.
+
+Column names come from a closed set, keys are parameters, and a condition brings its own.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from deltalakedb.errors import ConfigurationError
+from deltalakedb.store.arrow import FileQuery, schema_of
+from deltalakedb.telemetry import span
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from deltalakedb.actions import Metadata
+    from deltalakedb.snapshot.pruning import Sql
+    from deltalakedb.store import Store, TableRecord
+    from deltalakedb.store.url import Engine
+
+DEFAULT_COLUMNS = (
+    "path",
+    "dv_id",
+    "added_version",
+    "size_bytes",
+    "modification_time",
+    "partition_values",
+    "stats",
+    "deletion_vector",
+)
+"""What reading a table takes. The others are rarely set, and each one costs time."""
+
+COLUMNS = (
+    *DEFAULT_COLUMNS,
+    "tags",
+    "base_row_id",
+    "default_row_commit_version",
+    "data_change",
+    "clustering_provider",
+    "extra",
+)
+"""Every column that can be asked for. Maps and descriptors are JSON text."""
+
+_LIVE_AT = "table_id = :table_id AND added_version <= :version AND removed_version > :version"
+# The same order on every engine: by code point, whatever the language of the database.
+_ORDER: dict[Engine, str] = {
+    "postgres": 'path COLLATE "C", dv_id COLLATE "C"',
+    "sqlite": "path, dv_id",
+    "duckdb": "path, dv_id",
+}
+NO_LIMIT = 2**62
+"""The most that every engine takes for LIMIT."""
+
+
+def condition_of(where: Any, metadata: Metadata, engine: Engine) -> Sql | None:
+    """SQL that holds for each file that may have rows for `where`, or None for every file."""
+    if where is None:
+        return None
+    from deltalakedb.snapshot.predicate import Predicate
+    from deltalakedb.snapshot.pruning import may_match
+    from deltalakedb.snapshot.where import parse_where
+
+    # Whoever can do with parts that nothing is known of has parsed the condition already.
+    if not isinstance(where, Predicate):
+        where = parse_where(where, metadata.schema, metadata.partition_columns)
+    return may_match(where, engine)
+
+
+def files_at(
+    table: TableRecord,
+    version: int,
+    *,
+    columns: tuple[str, ...],
+    condition: Sql | None,
+    engine: Engine,
+    limit: int | None = None,
+    offset: int = 0,
+) -> FileQuery:
+    """The files that are live at a version; in the order of their paths if a part is asked for."""
+    keys: dict[str, str | int] = {"table_id": table.table_id, "version": version}
+    text = f"SELECT {', '.join(columns)} FROM dl_active_files WHERE {_LIVE_AT}"  # noqa: S608
+    values = {} if condition is None else dict(condition.params)
+    if condition is not None:
+        text += f" AND ({condition.text})"
+    if limit is not None or offset:
+        keys |= {"limit": NO_LIMIT if limit is None else min(limit, NO_LIMIT)}
+        keys |= {"offset": min(offset, NO_LIMIT)}
+        text += f" ORDER BY {_ORDER[engine]} LIMIT :limit OFFSET :offset"
+    return FileQuery(text, columns, keys, values)
+
+
+def files_added(
+    table: TableRecord, since: int, version: int, columns: tuple[str, ...]
+) -> FileQuery:
+    """The files that are live at `version`, and were added after `since`.
+
+    In two halves: for those that are live to this day the index leads to the new ones at once.
+    """
+    selected = f"SELECT {', '.join(columns)} FROM dl_active_files "  # noqa: S608
+    added = "table_id = :table_id AND added_version > :since AND added_version <= :version"
+    text = (
+        f"{selected} WHERE {added} AND removed_version = :live UNION ALL "
+        f"{selected} WHERE {added} AND removed_version > :version AND removed_version < :live"
+    )
+    keys: dict[str, str | int] = {
+        "table_id": table.table_id,
+        "since": since,
+        "version": version,
+        "live": 2**63 - 1,
+    }
+    return FileQuery(text, columns, keys)
+
+
+def files_removed(table: TableRecord, since: int, version: int) -> FileQuery:
+    """The files that were live at `since` and are not at `version`: path and dv_id."""
+    text = (
+        "SELECT path, dv_id FROM dl_active_files WHERE table_id = :table_id "
+        "AND removed_version > :since AND removed_version <= :version AND added_version <= :since"
+    )
+    keys: dict[str, str | int] = {"table_id": table.table_id, "since": since, "version": version}
+    return FileQuery(text, ("path", "dv_id"), keys)
+
+
+# --- running ------------------------------------------------------------------------------
+
+
+def read_table(store: Store, table: TableRecord, query: FileQuery) -> pa.Table:
+    """The whole result of a query."""
+    import pyarrow as pa
+
+    with span("deltalakedb.files", table=table.name):
+        batches = list(store.dialect.list_files(query))
+    found = pa.Table.from_batches(batches, schema_of(query.columns))
+    store.metrics.count("rows_scanned", found.num_rows)
+    return found
+
+
+def read_batches(
+    store: Store, table: TableRecord, query: FileQuery, batch_size: int
+) -> Generator[pa.RecordBatch, None, None]:
+    """The result of a query in batches of exactly `batch_size` rows; the last may be smaller."""
+    with closing(_counted(store, table, query)) as batches:
+        yield from rebatch(batches, batch_size)
+
+
+def _counted(
+    store: Store, table: TableRecord, query: FileQuery
+) -> Generator[pa.RecordBatch, None, None]:
+    with closing(store.dialect.list_files(query)) as batches:
+        while True:
+            # Around each piece of work, and not around what the reader does between two of them.
+            with span("deltalakedb.files", table=table.name):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            store.metrics.count("rows_scanned", batch.num_rows)
+            yield batch
+
+
+def rebatch(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of exactly `size` rows; the last may be smaller."""
+    import pyarrow as pa
+
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        start = 0
+        while rows + batch.num_rows - start >= size:
+            piece = batch.slice(start, size - rows)
+            yield pa.concat_batches([*held, piece]) if held else piece
+            start += size - rows
+            held, rows = [], 0
+        if start < batch.num_rows:
+            held.append(batch.slice(start))
+            rows += batch.num_rows - start
+    if held:
+        yield pa.concat_batches(held)
+
+
+# --- arguments ----------------------------------------------------------------------------
+
+
+def check_columns(columns: Iterable[str] | None) -> tuple[str, ...]:
+    """The columns that are asked for, or the default ones."""
+    if columns is None:
+        return DEFAULT_COLUMNS
+    given = [columns] if isinstance(columns, str) else list(columns)
+    unknown = [name for name in given if name not in COLUMNS]
+    if unknown or isinstance(columns, str) or not given or len(set(given)) < len(given):
+        raise ConfigurationError(
+            f"columns={columns!r} cannot be listed",
+            why=f"There is no {unknown[0]!r}" if unknown else "",
+            fix=f"Pass a list of some of: {', '.join(COLUMNS)}",
+        )
+    return tuple(given)
+
+
+def check_count(name: str, value: Any, *, least: int = 0) -> int:
+    """A whole number that is not too small."""
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = -1
+    if number < least:
+        raise ConfigurationError(
+            f"{name}={value!r} is no whole number of at least {least}", fix="Pass an int"
+        )
+    return number

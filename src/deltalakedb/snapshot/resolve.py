@@ -1,0 +1,178 @@
+"""Which version is meant, and what the table is there: by version, by time, or the newest."""
+
+from __future__ import annotations
+
+import operator
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from deltalakedb.actions import Metadata, Protocol
+from deltalakedb.errors import (
+    ConfigurationError,
+    CorruptCatalogError,
+    DeltaLakeDbError,
+    TableNotFoundError,
+    VersionNotFoundError,
+)
+from deltalakedb.store import Counts
+from deltalakedb.store.reading import Known, OpenedVersion, available_versions, open_version
+from deltalakedb.telemetry import span
+
+if TYPE_CHECKING:
+    from deltalakedb.store import Store, TableRecord
+    from deltalakedb.store.dialect import Session
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_MAX_LONG = 2**63 - 1
+
+
+class OpenedTable(NamedTuple):
+    """A table at a version that exists and is complete."""
+
+    head: int
+    version: int
+    committed_at: int
+    counts: Counts
+    metadata: Metadata
+    protocol: Protocol
+    known: Known
+
+
+def resolve(
+    store: Store,
+    table: TableRecord,
+    *,
+    version: int | None = None,
+    timestamp: datetime | str | None = None,
+    known: Known | None = None,
+    session: Session | None = None,
+) -> OpenedTable:
+    """The table at a version that exists, in one statement.
+
+    By `timestamp` it is the newest version that had been committed then. What lies outside the
+    versions there are is a VersionNotFoundError that names them. Without a `session` the statement
+    is a transaction of its own.
+    """
+    if version is not None and timestamp is not None:
+        raise ConfigurationError(
+            "Both a version and a timestamp were given", fix="Pass one of the two"
+        )
+    wanted = None if version is None else _whole(version)
+    moment = None if timestamp is None else to_milliseconds(timestamp)
+    held = known or Known()
+
+    def question(session: Session) -> OpenedVersion | None:
+        return open_version(
+            session,
+            table.table_id,
+            # No version beyond a long is in any ledger, and a driver would refuse it.
+            version=None if wanted is None else max(-1, min(wanted, _MAX_LONG)),
+            timestamp=moment,
+            known=held,
+        )
+
+    start = time.perf_counter()
+    with span("deltalakedb.open", table=table.name):
+        found = store.dialect.ask(question) if session is None else question(session)
+    store.metrics.observe("metadata_open_latency_ms", (time.perf_counter() - start) * 1000)
+    if found is None:
+        raise TableNotFoundError(
+            f"Table {table.name!r} is not registered any more", fix="See lake.tables()"
+        )
+    if found.version is None and wanted is None and moment is None:
+        raise _incomplete(table, found.head)
+    too_late = moment is not None and found.version == found.head and moment > found.committed_at
+    if found.version is None or too_late:
+        raise _outside(store, table, wanted, moment)
+    metadata, protocol = found.known.metadata, found.known.protocol
+    if metadata is None or protocol is None:
+        raise _incomplete(table, found.version)
+    return OpenedTable(
+        found.head,
+        found.version,
+        found.committed_at,
+        found.counts,
+        metadata,
+        protocol,
+        found.known,
+    )
+
+
+def _incomplete(table: TableRecord, version: int) -> DeltaLakeDbError:
+    return CorruptCatalogError(
+        f"Version {version} of table {table.name!r} is incomplete",
+        why="Its ledger row, metadata or protocol is missing",
+        fix="Restore a backup of the catalog, or import the table again from its _delta_log",
+    )
+
+
+def _outside(
+    store: Store, table: TableRecord, version: int | None, moment: int | None
+) -> DeltaLakeDbError:
+    """Say which versions there are."""
+    there = store.dialect.ask(lambda session: available_versions(session, table.table_id))
+    if not there:
+        return _incomplete(table, 0)
+    (first, first_at), (last, last_at) = there[0], there[-1]
+    span_text = f"It has versions {first} ({show_time(first_at)}) to {last} ({show_time(last_at)})"
+    if moment is None:
+        return VersionNotFoundError(
+            f"Table {table.name!r} has no version {version}",
+            why=span_text,
+            fix="Choose one of those, or leave the version out for the newest",
+        )
+    return VersionNotFoundError(
+        f"Table {table.name!r} has no version at {show_time(moment)}",
+        why=f"That is {'before the first' if moment < first_at else 'after the last'} commit. "
+        f"{span_text}",
+        fix="Choose a time in between, or leave the timestamp out for the newest version",
+    )
+
+
+def _whole(version: object) -> int:
+    if not isinstance(version, bool):
+        try:
+            return operator.index(version)  # type: ignore[arg-type]
+        except TypeError:
+            pass
+    raise ConfigurationError(
+        f"version={version!r} is no whole number",
+        fix="Pass an int, or a time as timestamp=…",
+    )
+
+
+def to_milliseconds(moment: datetime | str, *, name: str = "timestamp") -> int:
+    """A time in milliseconds since the epoch; what lies between two of them is the earlier one.
+
+    Text is ISO 8601; a time without zone is in UTC.
+    """
+    given: object = moment
+    if isinstance(given, str):
+        try:
+            given = datetime.fromisoformat(given.strip())
+        except ValueError:
+            given = None
+    if not isinstance(given, datetime):
+        raise ConfigurationError(
+            f"{name}={moment!r} is no time",
+            fix="Write it like 2026-11-01T00:00:00Z, or pass a datetime",
+        )
+    if given.tzinfo is None:
+        given = given.replace(tzinfo=UTC)
+    return (given - EPOCH) // _MILLISECOND
+
+
+def to_datetime(milliseconds: int) -> datetime:
+    """The inverse of `to_milliseconds`, in UTC."""
+    return EPOCH + timedelta(milliseconds=milliseconds)
+
+
+def show_time(milliseconds: int) -> str:
+    """A time as a person writes it."""
+    try:
+        text = to_datetime(milliseconds).isoformat(timespec="milliseconds")
+    except OverflowError:  # beyond the year 9999
+        return f"{milliseconds} ms"
+    return text.replace("+00:00", "Z")

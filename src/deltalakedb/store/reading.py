@@ -1,0 +1,130 @@
+"""What a reader asks of a table at a version, beside its files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from deltalakedb.actions import Metadata, Protocol
+from deltalakedb.store.records import Counts, VersionRecord
+from deltalakedb.store.relations import LIVE, METADATA_UPDATES, PROTOCOL_UPDATES
+from deltalakedb.store.rows import from_row
+
+if TYPE_CHECKING:
+    from deltalakedb.store.dialect import Row, Session
+
+_COUNTS = 3
+_UPDATES = _COUNTS + len(Counts._fields)
+_METADATA = _UPDATES + 2
+_PROTOCOL = _METADATA + len(METADATA_UPDATES.columns)
+
+
+class Known(NamedTuple):
+    """The metaData and the protocol that a reader holds already, and the versions that set them."""
+
+    metadata_version: int = -1
+    metadata: Metadata | None = None
+    protocol_version: int = -1
+    protocol: Protocol | None = None
+
+
+class OpenedVersion(NamedTuple):
+    """A table at a version. Without a ledger row of that version, only `head` is known."""
+
+    head: int
+    version: int | None
+    committed_at: int
+    counts: Counts
+    known: Known
+
+
+def open_version(
+    session: Session,
+    table_id: str,
+    *,
+    version: int | None = None,
+    timestamp: int | None = None,
+    known: Known,
+) -> OpenedVersion | None:
+    """The table at `version`, as it was at `timestamp`, or at its head; None when there is none.
+
+    It is one statement, which is one instant. Of `known` only what has changed is read again.
+    """
+    row = session.open_version(table_id, version, timestamp, known[0], known[2])
+    if row is None:
+        return None
+    if row[1] is None:
+        return OpenedVersion(int(row[0]), None, 0, Counts(), Known())
+    return OpenedVersion(
+        int(row[0]), row[1], row[2], Counts(*row[_COUNTS:_UPDATES]), _updated(session, row, known)
+    )
+
+
+def _updated(session: Session, row: Row, known: Known) -> Known:
+    metadata_version, protocol_version = row[_UPDATES:_METADATA]
+    if metadata_version != known.metadata_version:
+        metadata = None
+        if metadata_version is not None:
+            found = from_row(METADATA_UPDATES, row[_METADATA:_PROTOCOL], session)
+            metadata = cast("Metadata", found)
+        known = known._replace(
+            metadata_version=-1 if metadata is None else metadata_version, metadata=metadata
+        )
+    if protocol_version != known.protocol_version:
+        protocol = None
+        if protocol_version is not None:
+            found = from_row(PROTOCOL_UPDATES, row[_PROTOCOL:], session)
+            protocol = cast("Protocol", found)
+        known = known._replace(
+            protocol_version=-1 if protocol is None else protocol_version, protocol=protocol
+        )
+    return known
+
+
+def available_versions(session: Session, table_id: str) -> list[tuple[int, int]]:
+    """The oldest and the newest version there is, each with its time; one, if they are the same."""
+    return [(row[0], row[1]) for row in session.run("available_versions", table_id=table_id)]
+
+
+def app_transactions(session: Session, table_id: str, version: int) -> dict[str, int]:
+    """The newest version that each application had recorded."""
+    rows = session.run("app_transactions", table_id=table_id, version=version)
+    decode = session.decode_text
+    return {decode(app_id): number for app_id, number in rows if number is not None}
+
+
+def domain_metadata(session: Session, table_id: str, version: int) -> dict[str, str]:
+    """The configuration of each metadata domain that was not removed."""
+    rows = session.run("domains_at", table_id=table_id, version=version)
+    decode = session.decode_text
+    return {decode(domain): decode(configuration) for domain, configuration in rows}
+
+
+def has_file(session: Session, table_id: str, version: int, path: str, dv_id: str | None) -> bool:
+    """Whether a file is live: with that deletion vector ('' for none), or None for any."""
+    key = {"table_id": table_id, "version": version, "path": path}
+    if dv_id is None:
+        return session.one("has_path", **key) is not None
+    return session.one("has_file", dv_id=dv_id, **key) is not None
+
+
+def find_history(
+    session: Session,
+    table_id: str,
+    *,
+    limit: int,
+    operation: str | None = None,
+    committer: str | None = None,
+    since: int = 0,
+    until: int = LIVE,
+) -> list[VersionRecord]:
+    """The newest `limit` commits that fit, newest first; both ends of the time are included."""
+    rows = session.run(
+        "find_history",
+        table_id=table_id,
+        limit=limit,
+        operation=operation,
+        committer=committer,
+        since=since,
+        until=until,
+    )
+    return [VersionRecord.from_row(row, session) for row in rows]

@@ -1,0 +1,10 @@
+ALTER TABLE dl_active_files DROP COLUMN key3_high;
+ALTER TABLE dl_active_files DROP COLUMN key3_low;
+ALTER TABLE dl_active_files DROP COLUMN key3_width;
+ALTER TABLE dl_active_files DROP COLUMN key2_high;
+ALTER TABLE dl_active_files DROP COLUMN key2_low;
+ALTER TABLE dl_active_files DROP COLUMN key2_width;
+ALTER TABLE dl_active_files DROP COLUMN key1_high;
+ALTER TABLE dl_active_files DROP COLUMN key1_low;
+ALTER TABLE dl_active_files DROP COLUMN key1_width;
+ALTER TABLE dl_tables DROP COLUMN plan;

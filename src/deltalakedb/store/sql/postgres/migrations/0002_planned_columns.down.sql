@@ -1,0 +1,15 @@
+DROP FUNCTION dl_utc_text(TEXT);
+DROP FUNCTION dl_stats_document(TEXT);
+DROP INDEX dl_active_files_key3;
+DROP INDEX dl_active_files_key2;
+DROP INDEX dl_active_files_key1;
+ALTER TABLE dl_active_files DROP COLUMN key3_high;
+ALTER TABLE dl_active_files DROP COLUMN key3_low;
+ALTER TABLE dl_active_files DROP COLUMN key3_width;
+ALTER TABLE dl_active_files DROP COLUMN key2_high;
+ALTER TABLE dl_active_files DROP COLUMN key2_low;
+ALTER TABLE dl_active_files DROP COLUMN key2_width;
+ALTER TABLE dl_active_files DROP COLUMN key1_high;
+ALTER TABLE dl_active_files DROP COLUMN key1_low;
+ALTER TABLE dl_active_files DROP COLUMN key1_width;
+ALTER TABLE dl_tables DROP COLUMN plan;

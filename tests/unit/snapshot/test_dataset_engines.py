@@ -1,0 +1,154 @@
+"""DuckDB, polars and pyarrow read the dataset, and push columns and filters into it."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pytest
+
+from deltalakedb.actions.datatypes import INTEGER, LONG, STRING, StructType
+from deltalakedb.errors import ConfigurationError, DataFileError, MissingDriverError
+from deltalakedb.snapshot.dataset import SnapshotDataset, to_duckdb, to_polars
+from unit.snapshot.making import Making, column
+
+FIELDS = (
+    column("part", INTEGER, 1),
+    column("id", LONG, 2),
+    column("s", StructType((column("x", LONG, 4),)), 3),
+    column("broken", LONG, 5),
+)
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> SnapshotDataset:
+    """Two partitions of mapped columns: the second's file is gone, and a column is unreadable."""
+    made = Making(tmp_path)
+    for part in ("1", "2"):
+        rows = [{"p2": i, "p3": {"p4": -i}, "p5": "text"} for i in range(10)]
+        made.write(pa.Table.from_pylist(rows))["partitionValues"] = {"p1": part}
+    (tmp_path / "part-1.parquet").unlink()
+    return made.open(*FIELDS, partitions=("part",), mode="name")
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> SnapshotDataset:
+    made = Making(tmp_path)
+    for i in range(3):
+        made.write(pa.table({"a": range(i * 10, i * 10 + 10), "b": ["x", None] * 5}))
+    return made.open(column("a", LONG), column("b", STRING))
+
+
+def test_duckdb_asks_for_its_columns_and_rows_only(dataset: SnapshotDataset) -> None:
+    connection = duckdb.connect()
+    query = "SELECT id, s.x FROM dataset WHERE part = 1 AND id > 7 ORDER BY id"
+    assert connection.sql(query).fetchall() == [(8, -8), (9, -9)]
+    with pytest.raises(duckdb.Error, match="part-1"):
+        connection.sql("SELECT id FROM dataset").fetchall()
+
+
+def test_duckdb_counts_joins_and_repeats(whole: SnapshotDataset) -> None:
+    connection = duckdb.connect()
+    assert connection.sql("SELECT count(*) FROM whole").fetchone() == (30,)
+    assert connection.sql("SELECT count(*) FROM whole WHERE b IS NULL").fetchone() == (15,)
+    joined = "SELECT count(*) FROM whole x JOIN whole y USING (a)"
+    assert connection.sql(joined).fetchone() == (30,)
+    relation = to_duckdb(whole, connection)
+    assert relation.filter("a >= 28").order("a").fetchall() == [(28, "x"), (29, None)]
+    assert relation.filter("a >= 28").order("a").fetchall() == [(28, "x"), (29, None)]
+    assert to_duckdb(whole).aggregate("sum(a)").fetchone() == (435,)
+
+
+def test_polars_asks_for_its_columns_and_rows_only(dataset: SnapshotDataset) -> None:
+    lazy = pl.scan_pyarrow_dataset(dataset)
+    picked = lazy.filter((pl.col("part") == 1) & (pl.col("id") > 7)).select("id").collect()
+    assert picked["id"].to_list() == [8, 9]
+
+
+def test_polars_has_every_row(whole: SnapshotDataset) -> None:
+    frame = to_polars(whole)
+    assert frame.shape == (30, 2)
+    assert frame["a"].to_list() == list(range(30))
+    lazy = pl.scan_pyarrow_dataset(whole)
+    assert lazy.head(12).collect()["a"].to_list() == list(range(12))
+    assert lazy.select(pl.len()).collect().item() == 30
+
+
+def test_pyarrow_sorts_joins_and_writes_it(whole: SnapshotDataset, tmp_path: Path) -> None:
+    assert whole.sort_by([("a", "descending")]).head(1)["a"].to_pylist() == [29]
+    right = pads.dataset(pa.table({"a": [3], "c": ["y"]}))
+    assert whole.join(right, "a", join_type="inner").to_table().num_rows == 1
+    assert whole.join(whole.filter(pc.field("a") < 5), "a", join_type="left semi").count_rows() == 5
+    pads.write_dataset(whole, tmp_path / "copy", format="parquet")
+    assert pads.dataset(tmp_path / "copy").count_rows() == 30
+    with pytest.raises(ConfigurationError, match="cannot be replaced"):
+        whole.replace_schema(pa.schema([]))
+
+
+def test_what_pyarrow_would_read_by_itself_fails_instead_of_lying(whole: SnapshotDataset) -> None:
+    both = pads.dataset([whole, whole])
+    with pytest.raises(FileNotFoundError, match="a SnapshotDataset is not read like this"):
+        both.to_table()
+
+
+def test_a_dataset_and_its_fragments_can_be_sent_elsewhere(whole: SnapshotDataset) -> None:
+    some = pickle.loads(pickle.dumps(whole.filter(pc.field("a") > 5)))  # noqa: S301 -- our own
+    assert some.count_rows() == 24
+    fragments = [pickle.loads(pickle.dumps(f)) for f in some.get_fragments()]  # noqa: S301
+    assert [f.count_rows() for f in fragments] == [4, 10, 10]
+    assert [f.to_table(columns=["a"]).num_rows for f in fragments] == [4, 10, 10]
+    assert fragments[0].physical_schema == whole.schema
+
+
+def test_an_error_of_a_file_reaches_whoever_reads(dataset: SnapshotDataset) -> None:
+    with pytest.raises(DataFileError, match="'broken'"):
+        list(dataset.to_batches(filter=pc.field("part") == 1))
+
+
+def test_more_scans_than_threads_of_pyarrow_all_end(whole: SnapshotDataset) -> None:
+    many = 3 * pa.io_thread_count()
+    with ThreadPoolExecutor(many) as pool:
+        readers = [whole.scanner().to_reader() for _ in range(many)]
+        assert [t.num_rows for t in pool.map(lambda r: r.read_all(), readers)] == [30] * many
+
+
+def test_whoever_stops_in_the_middle_can_leave(tmp_path: Path) -> None:
+    """A process with a half-read dataset ends: no thread of it waits for ever."""
+    made = Making(tmp_path)
+    for _ in range(10):
+        made.write(pa.table({"a": range(1000)}), row_group_size=10)
+    source = tmp_path / "dataset.pickle"
+    source.write_bytes(pickle.dumps(made.open(column("a", LONG))))
+    code = (
+        "import pickle, sys; d = pickle.load(open(sys.argv[1], 'rb'));"
+        "b = d.to_batches(batch_size=10); print(next(b).num_rows)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(source)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.strip() == "10"
+
+
+@pytest.mark.parametrize(("package", "convert"), [("polars", to_polars), ("duckdb", to_duckdb)])
+def test_a_missing_package_is_named(
+    package: str,
+    convert: object,
+    whole: SnapshotDataset,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    assert callable(convert)
+    with pytest.raises(MissingDriverError, match=f"pip install {package}"):
+        convert(whole)
