@@ -33,7 +33,8 @@ from deltalakedb.snapshot.predicate import (
     Predicate,
     StartsWith,
 )
-from deltalakedb.snapshot.pruning_engines import ENGINES, Extraction, Kind, Parameters
+from deltalakedb.snapshot.pruning_engine import Extraction, Kind, Parameters
+from deltalakedb.snapshot.pruning_engines import ENGINES
 from deltalakedb.snapshot.pruning_values import Edges, after_prefix, edges, hulls, kind_of
 from deltalakedb.store.url import Engine
 

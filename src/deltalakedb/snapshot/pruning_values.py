@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from deltalakedb.actions.datatypes import DataType, DecimalType, PrimitiveType
-from deltalakedb.snapshot.pruning_engines import Kind
+from deltalakedb.snapshot.pruning_engine import Kind
 from deltalakedb.store.url import Engine
 
 # A maximum was cut to milliseconds, and SQLite rounds to milliseconds.
