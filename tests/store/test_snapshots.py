@@ -4,6 +4,10 @@ import threading
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from deltalakedb.clock import ManualClock
 from deltalakedb.errors import (
@@ -311,6 +315,35 @@ def test_rows_that_are_read_are_counted(lake: Lake, table: Table) -> None:
     table.snapshot().files()
     list(table.snapshot().iter_files(2))
     assert lake.metrics.read()["rows_scanned"] - before == 14
+
+
+def test_every_query_is_a_span(lake: Lake, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    table.commit([add("a")])
+    exporter.clear()
+    snapshot = table.snapshot()
+    snapshot.files()
+    list(snapshot.iter_files())
+    snapshot.has_file("a")
+    table.history()
+    assert (snapshot.app_transactions, snapshot.domain_metadata) == ({}, {})
+    seen = exporter.get_finished_spans()
+    provider.shutdown()
+    assert {span.name for span in seen} == {
+        f"deltalakedb.{name}"
+        for name in (
+            "open",
+            "files",
+            "has_file",
+            "history",
+            "app_transactions",
+            "domain_metadata",
+        )
+    }
+    assert {(span.attributes or {}).get("table") for span in seen} == {table.name}
 
 
 # --- the cache ----------------------------------------------------------------------------
