@@ -100,6 +100,12 @@ def read_data_file(layout: TableLayout, file: DataFile, request: ReadRequest) ->
             raise layout.files.failed(file.path, error) from None
 
 
+def empty_rows(count: int) -> Any:
+    """A batch without columns that still has rows to count."""
+    rows = pa.Array.from_buffers(pa.struct([]), count, [None])
+    return pa.RecordBatch.from_struct_array(rows)
+
+
 def _deleted_rows(layout: TableLayout, file: DataFile) -> DeletedRows | None:
     if not file.deletion_vector:
         return None
@@ -242,8 +248,7 @@ class _FileReader:
 
     def _batch(self, batch: Any, length: int) -> Any:
         if not len(self._arrow_schema):
-            # A batch without columns still has rows to count.
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * length, pa.struct([])))
+            return empty_rows(length)
         arrays = []
         for arrow_field in self._arrow_schema:
             name = arrow_field.name

@@ -12,10 +12,8 @@ Guarantees:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,14 +22,17 @@ from pyarrow.fs import LocalFileSystem
 
 from deltalakedb.actions.arrow import schema_to_arrow
 from deltalakedb.actions.datatypes import StructType
-from deltalakedb.errors import ConfigurationError, InvalidSchemaError, MissingDriverError
+from deltalakedb.errors import ConfigurationError, InvalidSchemaError
 from deltalakedb.snapshot import guarantees
-from deltalakedb.snapshot.data_files import DataFile, ReadRequest, TableLayout, read_data_file
+from deltalakedb.snapshot.data_files import (
+    DataFile,
+    ReadRequest,
+    TableLayout,
+    empty_rows,
+    read_data_file,
+)
 from deltalakedb.snapshot.filesystem import TableFiles
-
-if TYPE_CHECKING:
-    import duckdb
-    import polars as pl
+from deltalakedb.snapshot.read_ahead import read_ahead
 
 _MODES: Final = ("none", "name", "id")
 _BATCH_SIZE: Final = 131_072
@@ -89,7 +90,7 @@ class SnapshotDataset(pads.UnionDataset):  # type: ignore[misc, unused-ignore]
         self._files = files
         self._row_filter = row_filter
         if row_filter is not None:
-            self._check(columns=None, condition=row_filter)
+            self._projected(None, row_filter)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SnapshotDataset, (self._layout, self._files, self._row_filter)
@@ -97,46 +98,47 @@ class SnapshotDataset(pads.UnionDataset):  # type: ignore[misc, unused-ignore]
     def __repr__(self) -> str:
         return f"<SnapshotDataset of {self._files.num_rows} files at {self._layout.files.location}>"
 
-    def scanner(  # noqa: PLR0917 -- as in pyarrow
-        self,
-        columns: Sequence[str] | Mapping[str, pc.Expression] | None = None,
-        filter: pc.Expression | None = None,  # noqa: A002 -- pyarrow's name
-        batch_size: int = _BATCH_SIZE,
-        batch_readahead: int = 16,
-        fragment_readahead: int = _READ_AHEAD,
-        fragment_scan_options: Any = None,  # noqa: ARG002 -- pyarrow's signature
-        use_threads: bool = True,  # noqa: FBT001, FBT002 -- as in pyarrow
-        cache_metadata: bool = True,  # noqa: ARG002, FBT001, FBT002 -- as in pyarrow
-        memory_pool: pa.MemoryPool | None = None,
-    ) -> pads.Scanner:
-        """A scan of these columns and rows, to be used once."""
-        condition = self._condition(filter)
-        self._check(columns=columns, condition=condition)
-        needed = self._needed(columns, condition)
-        batches = self._batches(
-            needed,
-            condition,
-            batch_size=batch_size,
-            ahead=fragment_readahead if use_threads else 1,
-            use_threads=use_threads,
-        )
-        reader = pa.RecordBatchReader.from_batches(schema_to_arrow(needed), batches)
-        return pads.Scanner.from_batches(
-            reader,
-            columns=self.schema.names if columns is None else columns,
-            filter=condition,
-            batch_size=batch_size,
-            batch_readahead=batch_readahead,
-            use_threads=use_threads,
-            memory_pool=memory_pool,
-        )
+    def scanner(self, *args: Any, **options: Any) -> pads.Scanner:
+        """A scan of columns and rows, to be used once; takes what `to_batches` does.
+
+        pyarrow reads it in a thread of its own. A process that ends in the middle of such a scan
+        may hang there, as with any Python iterator that pyarrow reads; `to_batches` never does.
+        """
+        schema, batches = self._scan(*args, **options)
+        return pads.Scanner.from_batches(pa.RecordBatchReader.from_batches(schema, batches))
+
+    def to_batches(self, *args: Any, **options: Any) -> Iterator[pa.RecordBatch]:
+        """The rows as record batches.
+
+        `columns` are names, or expressions by name; `filter` is an expression. `batch_size`,
+        `fragment_readahead` (files at once) and `use_threads` are honoured; other options of
+        pyarrow's are accepted.
+        """
+        return self._scan(*args, **options)[1]
+
+    def to_table(self, *args: Any, **options: Any) -> pa.Table:
+        """The rows in memory; takes what `to_batches` does."""
+        schema, batches = self._scan(*args, **options)
+        if len(schema):
+            return pa.Table.from_batches(batches, schema=schema)
+        return pa.Table.from_batches([empty_rows(sum(batch.num_rows for batch in batches))])
+
+    def head(self, num_rows: int, *args: Any, **options: Any) -> pa.Table:
+        """The first rows; takes what `to_batches` does."""
+        schema, batches = self._scan(*args, **options)
+        found, missing = [], num_rows
+        for batch in batches:
+            if missing <= 0:
+                break
+            found.append(batch.slice(0, missing))
+            missing -= batch.num_rows
+        return pa.Table.from_batches(found, schema=schema)
 
     def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:  # noqa: A002
         """How many rows there are; without a filter, from the footers of the files alone."""
-        condition = self._condition(filter)
-        if condition is not None:
-            return int(self.scanner(columns=[], filter=filter, **options).count_rows())
-        return sum(batch.num_rows for batch in self._batches(StructType(), None))
+        return sum(
+            batch.num_rows for batch in self.to_batches(columns=[], filter=filter, **options)
+        )
 
     def filter(self, expression: pc.Expression) -> SnapshotDataset:
         """The dataset of those rows that fulfil `expression` too."""
@@ -154,11 +156,13 @@ class SnapshotDataset(pads.UnionDataset):  # type: ignore[misc, unused-ignore]
         """What all rows have in common: nothing that is known."""
         return pc.scalar(value=True)
 
-    def replace_schema(self, schema: pa.Schema) -> NoReturn:
-        """Refused: the schema is the table's."""
+    def replace_schema(self, schema: pa.Schema) -> SnapshotDataset:
+        """Refused, unless it is the same: the schema is the table's."""
+        if schema == self.schema:
+            return self
         raise ConfigurationError(
             "The schema of a snapshot cannot be replaced",
-            why=f"it is the table's at its version; {len(schema)} other columns were given",
+            why="it is the table's at its version",
             fix="Cast the result: dataset.to_table().cast(schema)",
         )
 
@@ -186,16 +190,19 @@ class SnapshotDataset(pads.UnionDataset):  # type: ignore[misc, unused-ignore]
             return self._row_filter if expression is None else expression
         return self._row_filter & expression
 
-    def _check(self, *, columns: Any, condition: pc.Expression | None) -> None:
-        """Refuse names that the table does not have before anything is read."""
+    def _projected(self, columns: Any, condition: pc.Expression | None) -> pa.Schema:
+        """The schema of a scan; names that the table does not have are refused."""
         try:
-            pads.Scanner.from_batches([], schema=self.schema, columns=columns, filter=condition)
+            scanner = pads.Scanner.from_batches(
+                [], schema=self.schema, columns=columns, filter=condition
+            )
         except (pa.ArrowException, ValueError, TypeError) as error:
             raise InvalidSchemaError(
                 "The columns or the filter do not fit the table",
                 why=str(error).partition("\n")[0],
                 fix=f"The columns are: {', '.join(self.schema.names)}",
             ) from error
+        return scanner.projected_schema
 
     def _needed(self, columns: Any, condition: pc.Expression | None) -> StructType:
         names: set[str] = set()
@@ -210,23 +217,29 @@ class SnapshotDataset(pads.UnionDataset):  # type: ignore[misc, unused-ignore]
             names |= guarantees.names_in(condition, self.schema)
         return StructType(tuple(f for f in self._layout.schema.fields if f.name in names))
 
-    def _batches(
+    def _scan(
         self,
-        columns: StructType,
-        condition: pc.Expression | None,
-        *,
+        columns: Sequence[str] | Mapping[str, pc.Expression] | None = None,
+        filter: pc.Expression | None = None,  # noqa: A002 -- pyarrow's name
         batch_size: int = _BATCH_SIZE,
-        ahead: int = _READ_AHEAD,
+        *_: Any,
+        fragment_readahead: int = _READ_AHEAD,
         use_threads: bool = True,
-    ) -> Iterator[pa.RecordBatch]:
-        request = ReadRequest(columns, condition, batch_size, use_threads)
+        **__: Any,
+    ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        condition = self._condition(filter)
+        schema = self._projected(columns, condition)
+        request = ReadRequest(self._needed(columns, condition), condition, batch_size, use_threads)
         files = self._matching_files(condition)
         sources = (
-            read_data_file(self._layout, DataFile(*file), request)
+            _selected(
+                read_data_file(self._layout, DataFile(*file), request), schema, columns, condition
+            )
             for batch in files.to_batches(1024)
             for file in zip(*(column.to_pylist() for column in batch.columns), strict=True)
         )
-        return _read_ahead(sources, max(1, min(ahead, files.num_rows)))
+        ahead = fragment_readahead if use_threads else 1
+        return schema, read_ahead(sources, max(1, min(ahead, files.num_rows)))
 
     def _matching_files(self, condition: pc.Expression | None) -> pa.Table:
         """The files whose partition values the condition can match."""
@@ -294,60 +307,21 @@ class SnapshotFragment(pads.Fragment):  # type: ignore[misc, unused-ignore]
         return self._dataset.count_rows(**options)
 
 
-def to_polars(dataset: SnapshotDataset) -> pl.DataFrame:
-    """All rows as a polars DataFrame."""
-    try:
-        import polars as pl
-    except ImportError:
-        raise _not_installed("polars") from None
-    frame = pl.from_arrow(dataset.to_table())
-    assert isinstance(frame, pl.DataFrame)  # noqa: S101 -- a table never becomes a Series
-    return frame
-
-
-def to_duckdb(
-    dataset: SnapshotDataset, connection: duckdb.DuckDBPyConnection | None = None
-) -> duckdb.DuckDBPyRelation:
-    """A DuckDB relation over the dataset, read when it is queried.
-
-    Without a connection it belongs to DuckDB's default one, as `duckdb.sql` does.
-    """
-    try:
-        import duckdb
-    except ImportError:
-        raise _not_installed("duckdb") from None
-    return (duckdb if connection is None else connection).from_arrow(dataset)
-
-
-def _not_installed(package: str) -> MissingDriverError:
-    return MissingDriverError(
-        f"The package {package} is not installed", fix=f"Install it: pip install {package}"
-    )
-
-
-def _read_ahead(sources: Iterator[Iterator[Any]], ahead: int) -> Iterator[Any]:
-    """Everything from each source in turn, while the next item of `ahead` sources is prepared.
-
-    A worker prepares one item and is free again: nobody who stops in the middle leaves one behind
-    that waits for ever.
-    """
-    pool = ThreadPoolExecutor(ahead, thread_name_prefix="deltalakedb-read")
-    try:
-        waiting: deque[tuple[Iterator[Any], Any]] = deque()
-        while True:
-            while len(waiting) < ahead and (source := next(sources, None)) is not None:
-                waiting.append((source, pool.submit(next, source, None)))
-            if not waiting:
-                return
-            source, future = waiting[0]
-            item = future.result()
-            if item is None:
-                waiting.popleft()
-                continue
-            waiting[0] = (source, pool.submit(next, source, None))
-            yield item
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+def _selected(
+    batches: Iterator[Any], schema: pa.Schema, columns: Any, condition: pc.Expression | None
+) -> Iterator[Any]:
+    """Pick out rows and columns; of each batch for itself, so that nothing waits for pyarrow."""
+    for batch in batches:
+        if condition is None and not isinstance(columns, Mapping):
+            yield batch if columns is None else batch.select(list(columns))
+            continue
+        found = pads.InMemoryDataset(batch).to_table(
+            columns=columns, filter=condition, use_threads=False
+        )
+        if len(schema):
+            yield from found.to_batches()
+        else:
+            yield empty_rows(found.num_rows)
 
 
 def _refused_by_name(schema: pa.Schema) -> pads.Dataset:

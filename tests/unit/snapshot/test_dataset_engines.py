@@ -17,7 +17,8 @@ import pytest
 
 from deltalakedb.actions.datatypes import INTEGER, LONG, STRING, StructType
 from deltalakedb.errors import ConfigurationError, DataFileError, MissingDriverError
-from deltalakedb.snapshot.dataset import SnapshotDataset, to_duckdb, to_polars
+from deltalakedb.snapshot.dataset import SnapshotDataset
+from deltalakedb.snapshot.engines import to_duckdb, to_polars
 from unit.snapshot.making import Making, column
 
 FIELDS = (

@@ -66,7 +66,7 @@ def test_a_path_of_the_log_is_decoded_once(way: str, folder: Path) -> None:
 @pytest.mark.parametrize("way", ["relative", "object store"])
 def test_a_missing_file_is_named(way: str, folder: Path) -> None:
     files, _ = every_way(folder)[way]
-    with pytest.raises(DataFileMissingError, match="is missing: no/such.parquet") as caught:
+    with pytest.raises(DataFileMissingError, match=r"is missing: no/such\.parquet") as caught:
         files.open("no/such.parquet")
     assert files.location in str(caught.value)
 
@@ -116,8 +116,8 @@ def test_no_secret_is_in_an_error(folder: Path) -> None:
 
 
 def test_a_failure_of_the_disk_is_an_error_of_the_file(folder: Path) -> None:
+    (folder / "x=A").mkdir()
     with pytest.raises(DataFileError, match="Cannot read x%3DA of the table"):
-        (folder / "x=A").mkdir()
         TableFiles(str(folder)).open("x%3DA")
 
 
