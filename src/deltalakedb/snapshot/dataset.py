@@ -33,6 +33,7 @@ from deltalakedb.snapshot.data_files import (
 )
 from deltalakedb.snapshot.filesystem import TableFiles
 from deltalakedb.snapshot.read_ahead import read_ahead
+from deltalakedb.snapshot.scanner import SnapshotScanner
 
 _MODES: Final = ("none", "name", "id")
 _BATCH_SIZE: Final = 131_072
@@ -98,47 +99,42 @@ class SnapshotDataset(pads.UnionDataset):  # type: ignore[misc, unused-ignore]
     def __repr__(self) -> str:
         return f"<SnapshotDataset of {self._files.num_rows} files at {self._layout.files.location}>"
 
-    def scanner(self, *args: Any, **options: Any) -> pads.Scanner:
-        """A scan of columns and rows, to be used once; takes what `to_batches` does.
+    def scanner(
+        self,
+        columns: Sequence[str] | Mapping[str, pc.Expression] | None = None,
+        filter: pc.Expression | None = None,  # noqa: A002 -- pyarrow's name
+        batch_size: int = _BATCH_SIZE,
+        *_: Any,
+        fragment_readahead: int = _READ_AHEAD,
+        use_threads: bool = True,
+        **__: Any,
+    ) -> SnapshotScanner:
+        """A scan of these columns and rows; all other ways to read the dataset go through it.
 
-        pyarrow reads it in a thread of its own. A process that ends in the middle of such a scan
-        may hang there, as with any Python iterator that pyarrow reads; `to_batches` never does.
+        `columns` are names, or expressions by name. Options of pyarrow's that are not named here
+        are accepted, and have no effect.
         """
-        schema, batches = self._scan(*args, **options)
-        return pads.Scanner.from_batches(pa.RecordBatchReader.from_batches(schema, batches))
+        condition = self._condition(filter)
+        schema = self._projected(columns, condition)
+        request = ReadRequest(self._needed(columns, condition), condition, batch_size, use_threads)
 
-    def to_batches(self, *args: Any, **options: Any) -> Iterator[pa.RecordBatch]:
-        """The rows as record batches.
+        def batches() -> Iterator[pa.RecordBatch]:
+            files = self._matching_files(condition)
+            sources = (
+                _selected(read_data_file(self._layout, file, request), schema, columns, condition)
+                for file in _each(files)
+            )
+            ahead = fragment_readahead if use_threads else 1
+            return read_ahead(sources, max(1, min(ahead, files.num_rows)))
 
-        `columns` are names, or expressions by name; `filter` is an expression. `batch_size`,
-        `fragment_readahead` (files at once) and `use_threads` are honoured; other options of
-        pyarrow's are accepted.
-        """
-        return self._scan(*args, **options)[1]
+        return SnapshotScanner(dataset_schema=self.schema, schema=schema, batches=batches)
 
-    def to_table(self, *args: Any, **options: Any) -> pa.Table:
-        """The rows in memory; takes what `to_batches` does."""
-        schema, batches = self._scan(*args, **options)
-        if len(schema):
-            return pa.Table.from_batches(batches, schema=schema)
-        return pa.Table.from_batches([empty_rows(sum(batch.num_rows for batch in batches))])
-
-    def head(self, num_rows: int, *args: Any, **options: Any) -> pa.Table:
-        """The first rows; takes what `to_batches` does."""
-        schema, batches = self._scan(*args, **options)
-        found, missing = [], num_rows
-        for batch in batches:
-            if missing <= 0:
-                break
-            found.append(batch.slice(0, missing))
-            missing -= batch.num_rows
-        return pa.Table.from_batches(found, schema=schema)
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self.scanner().__arrow_c_stream__(requested_schema)
 
     def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:  # noqa: A002
         """How many rows there are; without a filter, from the footers of the files alone."""
-        return sum(
-            batch.num_rows for batch in self.to_batches(columns=[], filter=filter, **options)
-        )
+        return self.scanner(columns=[], filter=filter, **options).count_rows()
 
     def filter(self, expression: pc.Expression) -> SnapshotDataset:
         """The dataset of those rows that fulfil `expression` too."""
@@ -217,30 +213,6 @@ class SnapshotDataset(pads.UnionDataset):  # type: ignore[misc, unused-ignore]
             names |= guarantees.names_in(condition, self.schema)
         return StructType(tuple(f for f in self._layout.schema.fields if f.name in names))
 
-    def _scan(
-        self,
-        columns: Sequence[str] | Mapping[str, pc.Expression] | None = None,
-        filter: pc.Expression | None = None,  # noqa: A002 -- pyarrow's name
-        batch_size: int = _BATCH_SIZE,
-        *_: Any,
-        fragment_readahead: int = _READ_AHEAD,
-        use_threads: bool = True,
-        **__: Any,
-    ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        condition = self._condition(filter)
-        schema = self._projected(columns, condition)
-        request = ReadRequest(self._needed(columns, condition), condition, batch_size, use_threads)
-        files = self._matching_files(condition)
-        sources = (
-            _selected(
-                read_data_file(self._layout, DataFile(*file), request), schema, columns, condition
-            )
-            for batch in files.to_batches(1024)
-            for file in zip(*(column.to_pylist() for column in batch.columns), strict=True)
-        )
-        ahead = fragment_readahead if use_threads else 1
-        return schema, read_ahead(sources, max(1, min(ahead, files.num_rows)))
-
     def _matching_files(self, condition: pc.Expression | None) -> pa.Table:
         """The files whose partition values the condition can match."""
         used = set() if condition is None else guarantees.names_in(condition, self.schema)
@@ -296,7 +268,7 @@ class SnapshotFragment(pads.Fragment):  # type: ignore[misc, unused-ignore]
             layout.partition(files["partition_values"][0].as_py(), path=self.path)
         )
 
-    def scanner(self, schema: pa.Schema | None = None, **options: Any) -> pads.Scanner:
+    def scanner(self, schema: pa.Schema | None = None, **options: Any) -> SnapshotScanner:
         """A scan of the file; `schema` can only be the table's own."""
         if schema is not None and schema != self._dataset.schema:
             self._dataset.replace_schema(schema)
@@ -305,6 +277,12 @@ class SnapshotFragment(pads.Fragment):  # type: ignore[misc, unused-ignore]
     def count_rows(self, **options: Any) -> int:
         """How many rows of the file there are."""
         return self._dataset.count_rows(**options)
+
+
+def _each(files: pa.Table) -> Iterator[DataFile]:
+    for batch in files.to_batches(1024):
+        for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            yield DataFile(*values)
 
 
 def _selected(

@@ -3,8 +3,7 @@
 Guarantees:
 
 - Local files are read by pyarrow itself; every other store through `obstore`, with its names of
-  storage options. Nothing runs in the I/O threads of pyarrow: a scan occupies one of them, and
-  would wait for itself where they are all taken.
+  storage options, in the thread that asks: pyarrow's own threads never call into Python.
 - A path of the log is decoded once. It is relative to the table, or absolute.
 - An error names the table and the file. No secret of the storage options appears in one.
 """

@@ -88,8 +88,10 @@ def test_pyarrow_sorts_joins_and_writes_it(whole: SnapshotDataset, tmp_path: Pat
     right = pads.dataset(pa.table({"a": [3], "c": ["y"]}))
     assert whole.join(right, "a", join_type="inner").to_table().num_rows == 1
     assert whole.join(whole.filter(pc.field("a") < 5), "a", join_type="left semi").count_rows() == 5
-    pads.write_dataset(whole, tmp_path / "copy", format="parquet")
-    assert pads.dataset(tmp_path / "copy").count_rows() == 30
+    for name, source in {"whole": whole, "scan": whole.scanner(columns=["a"])}.items():
+        pads.write_dataset(source, tmp_path / name, format="parquet")
+        assert pads.dataset(tmp_path / name).count_rows() == 30
+    assert pa.table(whole) == whole.to_table()
     with pytest.raises(ConfigurationError, match="cannot be replaced"):
         whole.replace_schema(pa.schema([]))
 
@@ -109,6 +111,16 @@ def test_a_dataset_and_its_fragments_can_be_sent_elsewhere(whole: SnapshotDatase
     assert fragments[0].physical_schema == whole.schema
 
 
+def test_a_scanner_reads_as_often_as_it_is_asked(whole: SnapshotDataset) -> None:
+    scanner = whole.scanner(columns=["a"], filter=pc.field("a") > 20)
+    assert scanner.projected_schema.names == ["a"]
+    assert scanner.dataset_schema == whole.schema
+    assert scanner.count_rows() == scanner.to_table().num_rows == 9
+    assert scanner.take([1, 0])["a"].to_pylist() == [22, 21]
+    assert scanner.head(2)["a"].to_pylist() == [21, 22]
+    assert sum(tagged.record_batch.num_rows for tagged in scanner.scan_batches()) == 9
+
+
 def test_an_error_of_a_file_reaches_whoever_reads(dataset: SnapshotDataset) -> None:
     with pytest.raises(DataFileError, match="'broken'"):
         list(dataset.to_batches(filter=pc.field("part") == 1))
@@ -121,17 +133,22 @@ def test_more_scans_than_threads_of_pyarrow_all_end(whole: SnapshotDataset) -> N
         assert [t.num_rows for t in pool.map(lambda r: r.read_all(), readers)] == [30] * many
 
 
-def test_whoever_stops_in_the_middle_can_leave(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "b = d.to_batches(batch_size=10); print(next(b).num_rows)",
+        "b = d.scanner(batch_size=10).to_reader(); print(next(b).num_rows)",
+        "r = duckdb.sql('SELECT 10 FROM d LIMIT 3'); print(r.fetchone()[0])",
+    ],
+)
+def test_whoever_stops_in_the_middle_can_leave(rest: str, tmp_path: Path) -> None:
     """A process with a half-read dataset ends: no thread of it waits for ever."""
     made = Making(tmp_path)
     for _ in range(10):
         made.write(pa.table({"a": range(1000)}), row_group_size=10)
     source = tmp_path / "dataset.pickle"
     source.write_bytes(pickle.dumps(made.open(column("a", LONG))))
-    code = (
-        "import pickle, sys; d = pickle.load(open(sys.argv[1], 'rb'));"
-        "b = d.to_batches(batch_size=10); print(next(b).num_rows)"
-    )
+    code = f"import pickle, sys, duckdb; d = pickle.load(open(sys.argv[1], 'rb')); {rest}"
     done = subprocess.run(
         [sys.executable, "-c", code, str(source)],
         capture_output=True,
