@@ -8,7 +8,9 @@ from __future__ import annotations
 import operator
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.store.arrow import FileQuery, schema_of
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from deltalakedb.actions import Metadata
+    from deltalakedb.snapshot.predicate import Predicate
     from deltalakedb.snapshot.pruning import Sql
     from deltalakedb.store import Store, TableRecord
     from deltalakedb.store.url import Engine
@@ -56,41 +59,95 @@ NO_LIMIT = 2**62
 """The most that every engine takes for LIMIT."""
 
 
-def condition_of(where: Any, metadata: Metadata, engine: Engine) -> Sql | None:
-    """SQL that holds for each file that may have rows for `where`, or None for every file."""
+def predicate_of(where: Any, metadata: Metadata) -> Predicate | None:
+    """The condition as a tree, or None for every file."""
     if where is None:
         return None
     from deltalakedb.snapshot.predicate import Predicate
-    from deltalakedb.snapshot.pruning import may_match
     from deltalakedb.snapshot.where import parse_where
 
     # Whoever can do with parts that nothing is known of has parsed the condition already.
-    if not isinstance(where, Predicate):
-        where = parse_where(where, metadata.schema, metadata.partition_columns)
-    return may_match(where, engine)
+    if isinstance(where, Predicate):
+        return where
+    return parse_where(where, metadata.schema, metadata.partition_columns)
+
+
+def find_files(
+    store: Store,
+    table: TableRecord,
+    version: int,
+    *,
+    columns: tuple[str, ...],
+    predicate: Predicate | None = None,
+    limit: int | None = None,
+    offset: int = 0,
+) -> FileQuery:
+    """The files that are live at a version and may hold rows for the predicate.
+
+    Ordered by path if a part is asked for. What a condition says of planned columns is looked up.
+    """
+    engine, ask = store.dialect.engine, store.dialect.ask
+    part = _part(engine, limit, offset)
+    if predicate is None:
+        return files_at(table, version, columns, part=part)
+    from deltalakedb.snapshot import planned
+    from deltalakedb.snapshot.pruning import Sql, may_match
+
+    condition = may_match(predicate, engine)
+    plain = files_at(table, version, columns, condition, part=part)
+    row = ask(lambda session: session.one("plan", table_id=table.table_id))
+    keys = planned.keys_of(predicate, None if row is None else row[0])
+    if keys is None:
+        return plain
+    slot = None
+    if engine != "duckdb":  # which reads columns, and skips what its zone maps exclude
+        slot = ask(lambda session: planned.best_slot(session, keys, table.table_id))
+    if slot is None:
+        overlap = planned.scanned(keys, engine)
+        both = Sql(f"{overlap.text} AND ({condition.text})", {**overlap.params, **condition.params})
+        return replace(files_at(table, version, columns, both, part=part), otherwise=plain)
+    found = planned.looked_up(engine, columns, keys, slot)
+    condition = may_match(predicate, engine, stats="f.stats", partition_values="f.partition_values")
+    keyed: dict[str, Any] = {"table_id": table.table_id, "version": version}
+    return FileQuery(
+        f"{found.text} AND ({condition.text}){part[0]}",
+        columns,
+        keyed | part[1],
+        {**found.params, **condition.params},
+        by_index=True,
+        otherwise=plain,
+    )
 
 
 def files_at(
     table: TableRecord,
     version: int,
-    *,
     columns: tuple[str, ...],
-    condition: Sql | None,
-    engine: Engine,
-    limit: int | None = None,
-    offset: int = 0,
+    condition: Sql | None = None,
+    *,
+    part: tuple[str, dict[str, int]] = ("", {}),
 ) -> FileQuery:
-    """The files that are live at a version; in the order of their paths if a part is asked for."""
-    keys: dict[str, str | int] = {"table_id": table.table_id, "version": version}
+    """The files that are live at a version and fulfil a condition."""
+    keys: dict[str, str | int] = {"table_id": table.table_id, "version": version, **part[1]}
     text = f"SELECT {', '.join(columns)} FROM dl_active_files WHERE {_LIVE_AT}"  # noqa: S608
-    values = {} if condition is None else dict(condition.params)
+    values: dict[str, object] = {}
     if condition is not None:
         text += f" AND ({condition.text})"
-    if limit is not None or offset:
-        keys |= {"limit": NO_LIMIT if limit is None else min(limit, NO_LIMIT)}
-        keys |= {"offset": min(offset, NO_LIMIT)}
-        text += f" ORDER BY {_ORDER[engine]} LIMIT :limit OFFSET :offset"
-    return FileQuery(text, columns, keys, values)
+        for name, value in condition.params.items():
+            if isinstance(value, (int, UUID)):
+                keys[name] = str(value) if isinstance(value, UUID) else value
+            else:
+                values[name] = value
+    return FileQuery(text + part[0], columns, keys, values)
+
+
+def _part(engine: Engine, limit: int | None, offset: int) -> tuple[str, dict[str, int]]:
+    if limit is None and not offset:
+        return "", {}
+    return f" ORDER BY {_ORDER[engine]} LIMIT :limit OFFSET :offset", {
+        "limit": NO_LIMIT if limit is None else min(limit, NO_LIMIT),
+        "offset": min(offset, NO_LIMIT),
+    }
 
 
 def files_added(
@@ -135,8 +192,19 @@ def read_table(store: Store, table: TableRecord, query: FileQuery) -> pa.Table:
     with span("deltalakedb.files", table=table.name):
         batches = list(store.dialect.list_files(query))
     found = pa.Table.from_batches(batches, schema_of(query.columns))
+    if query.otherwise is not None and not found.num_rows and _replanned(store, table, query):
+        return read_table(store, table, query.otherwise)
     store.metrics.count("rows_scanned", found.num_rows)
     return found
+
+
+def _replanned(store: Store, table: TableRecord, query: FileQuery) -> bool:
+    """Whether the keys that a query looked for are not those of the table any more."""
+    from deltalakedb.snapshot.planned import plan_key
+
+    row = store.dialect.ask(lambda session: session.one("plan", table_id=table.table_id))
+    now = None if row is None or row[0] is None else plan_key(row[0], store.dialect.engine)
+    return str(now) != str(query.params["plan"])
 
 
 def read_batches(
@@ -150,15 +218,19 @@ def read_batches(
 def _counted(
     store: Store, table: TableRecord, query: FileQuery
 ) -> Generator[pa.RecordBatch, None, None]:
+    found = 0
     with closing(store.dialect.list_files(query)) as batches:
         while True:
             # Around each piece of work, and not around what the reader does between two of them.
             with span("deltalakedb.files", table=table.name):
                 batch = next(batches, None)
             if batch is None:
-                return
+                break
+            found += batch.num_rows
             store.metrics.count("rows_scanned", batch.num_rows)
             yield batch
+    if query.otherwise is not None and not found and _replanned(store, table, query):
+        yield from _counted(store, table, query.otherwise)
 
 
 def rebatch(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:

@@ -11,17 +11,19 @@ same statement: with another plan it finds nothing, and is asked again without k
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import md5
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from deltalakedb.actions.jsonvalue import texts
 from deltalakedb.snapshot.key_ranges import key_ranges, probe_rows
+from deltalakedb.snapshot.pruning import Sql
 from deltalakedb.snapshot.where import columns_of
 from deltalakedb.store.queries import rewrite
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from deltalakedb.actions.order_keys import Range
     from deltalakedb.snapshot.predicate import Predicate
     from deltalakedb.store.dialect import Session
@@ -30,7 +32,11 @@ if TYPE_CHECKING:
 FEW: Final = 4_000
 """Up to that many files are looked up by their keys; beyond that, reading all is as fast."""
 
-_SAME_PLAN: Final = "(SELECT plan FROM dl_tables WHERE table_id = :table_id) = :plan"
+_SAME_PLAN: Final[Mapping[Engine, str]] = {
+    "postgres": "(SELECT md5(plan)::uuid FROM dl_tables WHERE table_id = :table_id) = :plan",
+    "sqlite": "(SELECT plan FROM dl_tables WHERE table_id = :table_id) = :plan",
+    "duckdb": "(SELECT plan FROM dl_tables WHERE table_id = :table_id) = :plan",
+}
 # An expression around the versions leaves only the index on keys to look files up with.
 _LIVE: Final = "f.added_version + 0 <= :version AND f.removed_version + 0 > :version"
 _OVERLAP: Final = (
@@ -87,20 +93,27 @@ def best_slot(session: Session, keys: Keys, table_id: str) -> int | None:
     return slot if fewest < FEW else None
 
 
-def looked_up(
-    engine: Engine, columns: Sequence[str], keys: Keys, slot: int
-) -> tuple[str, dict[str, Any]]:
-    """FROM and WHERE of the files whose keys in a slot overlap, and the parameters for it."""
+def plan_key(plan: str, engine: Engine) -> str | UUID:
+    """A plan as a parameter: on Postgres its digest, which may be written into a COPY."""
+    return (
+        UUID(md5(plan.encode(), usedforsecurity=False).hexdigest())
+        if engine == "postgres"
+        else plan
+    )
+
+
+def looked_up(engine: Engine, columns: Sequence[str], keys: Keys, slot: int) -> Sql:
+    """The files whose keys in a slot overlap; a condition may follow after AND."""
     chosen = ", ".join(f"f.{column}" for column in columns)
-    found = _found(engine, slot, f" AND {_LIVE} AND {_SAME_PLAN}")
-    params = {"plan": keys.plan, **_parameters(engine, keys, [slot])}
-    return f"SELECT {chosen} {found} WHERE true", params
+    found = _found(engine, slot, f" AND {_LIVE} AND {_SAME_PLAN[engine]}")
+    params = {"plan": plan_key(keys.plan, engine), **_parameters(engine, keys, [slot])}
+    return Sql(f"SELECT {chosen} {found} WHERE true", params)
 
 
-def scanned(keys: Keys) -> tuple[str, dict[str, Any]]:
+def scanned(keys: Keys, engine: Engine) -> Sql:
     """A condition on the keys of all slots, for queries that go through all files anyway."""
-    parts = [_SAME_PLAN]
-    params: dict[str, Any] = {"plan": keys.plan}
+    parts = [_SAME_PLAN[engine]]
+    params: dict[str, Any] = {"plan": plan_key(keys.plan, engine)}
     for slot, ranges in keys.by_slot.items():
         overlaps = []
         for number, (a, b) in enumerate(ranges):
@@ -109,7 +122,7 @@ def scanned(keys: Keys) -> tuple[str, dict[str, Any]]:
             )
             params |= {f"high{slot}_{number}": b, f"low{slot}_{number}": a}
         parts.append(f"({' OR '.join(overlaps) or 'false'})")
-    return " AND ".join(parts), params
+    return Sql(" AND ".join(parts), params)
 
 
 def _found(engine: Engine, slot: int, more: str) -> str:

@@ -114,12 +114,12 @@ class Snapshot:
         descriptors are JSON text. The order is that of the paths (then of dv_id) with `limit` or
         `offset`, and any order without.
         """
-        query = listing.files_at(
+        query = listing.find_files(
+            self._store,
             self.table,
             self.version,
             columns=listing.check_columns(columns),
-            condition=self._condition(where),
-            engine=self._store.dialect.engine,
+            predicate=listing.predicate_of(where, self.metadata),
             limit=None if limit is None else listing.check_count("limit", limit),
             offset=listing.check_count("offset", offset),
         )
@@ -136,18 +136,15 @@ class Snapshot:
         Memory stays bounded by a few batches. A connection is held from the first batch until the
         iterator is exhausted, closed or collected.
         """
-        query = listing.files_at(
+        query = listing.find_files(
+            self._store,
             self.table,
             self.version,
             columns=listing.check_columns(columns),
-            condition=self._condition(where),
-            engine=self._store.dialect.engine,
+            predicate=listing.predicate_of(where, self.metadata),
         )
         size = listing.check_count("batch_size", batch_size, least=1)
         return listing.read_batches(self._store, self.table, query, size)
-
-    def _condition(self, where: Any) -> Any:
-        return listing.condition_of(where, self.metadata, self._store.dialect.engine)
 
 
 def open_snapshot(

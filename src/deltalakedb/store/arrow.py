@@ -29,14 +29,17 @@ BATCH_ROWS = 1_000
 class FileQuery:
     """A query on dl_active_files, whose result has `columns`, with parameters written `:name`.
 
-    `keys` are values that the store made itself: UUIDs and whole numbers, nothing else. `values`
-    come from elsewhere, and may be of any type that the driver takes.
+    `keys` are UUIDs and whole numbers, nothing else; `values` may be of any type that the driver
+    takes. `by_index` tells that it names the few rows it wants, by an index. `otherwise` is the
+    query to ask instead where this one finds nothing because its plan is out of date.
     """
 
     text: str
     columns: tuple[str, ...]
     keys: Mapping[str, str | int]
     values: Mapping[str, object] = field(default_factory=dict)
+    by_index: bool = False
+    otherwise: FileQuery | None = None
 
     @property
     def params(self) -> dict[str, object]:

@@ -353,7 +353,8 @@ class PostgresDialect(Dialect):
         schema = schema_of(query.columns)
         text = self.sql(query.text)
         with self._transaction(_BEGIN_READ, CatalogConnectionLostError, self._listings) as session:
-            session.read_all()
+            if not query.by_index:
+                session.read_all()
             with session.cursor(text, query.params) as cursor:
                 for batch in batches_of_rows(cursor.fetchmany, schema):
                     yield decoded(batch)
