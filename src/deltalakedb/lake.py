@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from deltalakedb.errors import ConfigurationError, TableExistsError, TableNotFoundError
 from deltalakedb.snapshot import Snapshot, open_snapshot
-from deltalakedb.storage import (
-    Storage,
-    check_options,
-    local_path,
-    normalise_location,
-    open_storage,
-)
+from deltalakedb.snapshot.page_builder import after_commit, after_import
+from deltalakedb.storage import Storage, local_path, normalise_location, open_storage
 from deltalakedb.store import Store
 from deltalakedb.table import Table
 from deltalakedb.transaction import change_table
@@ -44,10 +39,8 @@ class Lake:
         *,
         committer: str | None = None,
         retry: RetryPolicy | None = None,
-        storage_options: Mapping[str, str] | None = None,
     ) -> None:
         self.store = store
-        self.storage_options = dict(storage_options or {})
         self.metrics = store.metrics
         self._committer = Committer(
             store,
@@ -68,14 +61,13 @@ class Lake:
         storage_options: Mapping[str, str] | None = None,
     ) -> Self:
         """Open a catalog; an empty database gets its schema, any other is checked."""
-        check_options(storage_options)
-        store = Store.open(url, clock=clock)
+        store = Store.open(url, clock=clock, storage_options=storage_options)
         try:
             store.migrator.ensure()
         except BaseException:
             store.close()
             raise
-        return cls(store, committer=committer, retry=retry, storage_options=storage_options)
+        return cls(store, committer=committer, retry=retry)
 
     def __repr__(self) -> str:
         return f"Lake({self.store.dialect.url.display!r})"
@@ -149,11 +141,17 @@ class Lake:
             location=place,
             progress=progress,
         )
+        after_import(self.store, record)
         return Table(self.store, self._committer, record)
 
     def open_storage(self, location: str) -> Storage:
         """The objects below a location, with the storage options of this lake."""
         return open_storage(location, self.storage_options)
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        """The settings of the object stores that tables lie in, as given to `connect`."""
+        return self.store.storage_options
 
     def table(self, name: str) -> Table:
         """The table of that name, or at that location."""
@@ -251,6 +249,9 @@ class Transaction:
             change.table.name: outcome.committed
             for change, outcome in zip(changes, outcomes, strict=True)
         }
+        for change, (_, state) in zip(changes, outcomes, strict=True):
+            if state is not None:
+                after_commit(self._lake.store, change.table, state.version, state.counts)
 
 
 class TransactionTable:

@@ -10,6 +10,7 @@ from deltalakedb.errors import CorruptCatalogError
 from deltalakedb.snapshot import Snapshot
 from deltalakedb.snapshot.cache import SnapshotCache
 from deltalakedb.snapshot.listing import NO_LIMIT, check_count
+from deltalakedb.snapshot.page_builder import after_commit
 from deltalakedb.snapshot.resolve import resolve, to_milliseconds
 from deltalakedb.snapshot.snapshot import snapshot_of
 from deltalakedb.store.reading import Known, find_history
@@ -208,7 +209,9 @@ class Table:
 
     def _commit(self, change: Change) -> Committed:
         (outcome,) = self._committer.commit([change])
-        self._state = outcome.state
+        self._state = state = outcome.state
+        if state is not None:
+            after_commit(self._store, self._record, state.version, state.counts)
         return outcome.committed
 
     def _base(self) -> TableState:

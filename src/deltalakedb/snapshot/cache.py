@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from deltalakedb.snapshot import listing
+from deltalakedb.snapshot.pages import without
 from deltalakedb.snapshot.resolve import resolve
 from deltalakedb.snapshot.snapshot import Snapshot, snapshot_of
 from deltalakedb.store.reading import Known
@@ -110,33 +111,17 @@ class SnapshotCache:
         added = listing.read_table(
             self._store,
             to.table,
-            listing.files_added(to.table, held.version, to.version, listing.DEFAULT_COLUMNS),
+            listing.files_added(
+                to.table,
+                held.version,
+                to.version,
+                listing.DEFAULT_COLUMNS,
+                self._store.dialect.engine,
+            ),
         )
         files = pa.concat_tables([without(files, removed), added])
         many = files.num_columns and files.column(0).num_chunks > _MANY_CHUNKS
         return files.combine_chunks() if many else files
-
-
-def without(files: pa.Table, removed: pa.Table) -> pa.Table:
-    """The files that are not among the removed, by path and dv_id."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if not removed.num_rows:
-        return files
-    gone = set(zip(removed["path"].to_pylist(), removed["dv_id"].to_pylist(), strict=True))
-    # The same path may stay with another deletion vector: only few need a closer look.
-    positions = pc.indices_nonzero(
-        pc.is_in(files["path"], value_set=removed["path"].combine_chunks())
-    )
-    found = files.select(["path", "dv_id"]).take(positions)
-    keys = zip(found["path"].to_pylist(), found["dv_id"].to_pylist(), strict=True)
-    drop = [
-        position for position, key in zip(positions.to_pylist(), keys, strict=True) if key in gone
-    ]
-    everything = pa.array(range(files.num_rows), pa.uint64())
-    kept = pc.invert(pc.is_in(everything, value_set=pa.array(drop, pa.uint64())))
-    return files.filter(kept)
 
 
 def _with_files(snapshot: Snapshot, files: pa.Table) -> CachedSnapshot:

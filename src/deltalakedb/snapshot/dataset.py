@@ -5,7 +5,8 @@ Guarantees:
 - Rows, columns and types are the table's at that version: deletion vectors, column mapping,
   partition values and changes of the schema are applied.
 - Filters are exact. Files and row groups that they cannot match are not read, nor are columns
-  that neither the projection nor the filter needs.
+  that neither the projection nor the filter needs. A dataset of a snapshot asks the catalog for
+  the files of each scan.
 - Memory is bounded: some files are read at once (`fragment_readahead`), one batch of each ahead.
 - Batches come in the order of the files given, and of the rows in each.
 """
@@ -13,7 +14,7 @@ Guarantees:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +23,7 @@ from pyarrow.fs import LocalFileSystem
 
 from deltalakedb.actions.arrow import schema_to_arrow
 from deltalakedb.actions.datatypes import StructType
+from deltalakedb.actions.properties import TableProperties
 from deltalakedb.errors import ConfigurationError, InvalidSchemaError
 from deltalakedb.snapshot import guarantees
 from deltalakedb.snapshot.data_files import (
@@ -31,13 +33,35 @@ from deltalakedb.snapshot.data_files import (
     empty_rows,
     read_data_file,
 )
+from deltalakedb.snapshot.file_list import COLUMNS, CatalogFiles, FileList, ListedFiles
 from deltalakedb.snapshot.filesystem import TableFiles
+from deltalakedb.snapshot.listing import predicate_of
+from deltalakedb.snapshot.predicate import Constant
 from deltalakedb.snapshot.read_ahead import read_ahead
+from deltalakedb.snapshot.row_filter import row_filter as expression_of
 from deltalakedb.snapshot.scanner import SnapshotScanner
+
+if TYPE_CHECKING:
+    from deltalakedb.snapshot.snapshot import Snapshot
 
 _MODES: Final = ("none", "name", "id")
 _BATCH_SIZE: Final = 131_072
 _READ_AHEAD: Final = 4
+
+
+def dataset_of(snapshot: Snapshot, where: Any = None) -> SnapshotDataset:
+    """The rows of a snapshot that fulfil `where`, whatever form `parse_where` takes it in."""
+    predicate = predicate_of(where, snapshot.metadata)
+    layout = _layout(
+        snapshot.table.location,
+        snapshot.schema,
+        snapshot.partition_columns,
+        TableProperties(snapshot.properties).column_mapping_mode,
+        snapshot.storage_options,
+    )
+    if predicate is None:
+        return SnapshotDataset(layout, CatalogFiles(snapshot, Constant(value=True)))
+    return SnapshotDataset(layout, CatalogFiles(snapshot, predicate), expression_of(predicate))
 
 
 def open_dataset(
@@ -60,17 +84,26 @@ def open_dataset(
             f"The column mapping mode is {column_mapping_mode!r}",
             fix=f"It has to be one of {', '.join(_MODES)}",
         )
-    columns = ("path", "partition_values", "deletion_vector")
-    missing = [name for name in columns if name not in files.column_names]
+    missing = [name for name in COLUMNS if name not in files.column_names]
     if missing:
         raise ConfigurationError(
             f"The list of files has no column {missing[0]!r}",
             why=f"its columns are: {', '.join(files.column_names)}",
             fix="Pass what Snapshot.files() returns",
         )
+    layout = _layout(location, schema, partition_columns, column_mapping_mode, storage_options)
+    return SnapshotDataset(layout, ListedFiles(files.select(COLUMNS)), row_filter)
+
+
+def _layout(
+    location: str,
+    schema: StructType,
+    partition_columns: Sequence[str],
+    column_mapping_mode: str,
+    storage_options: Mapping[str, str] | None,
+) -> TableLayout:
     names = tuple(schema.field(name).name for name in partition_columns)
-    layout = TableLayout(TableFiles(location, storage_options), schema, names, column_mapping_mode)
-    return SnapshotDataset(layout, files.select(columns), row_filter)
+    return TableLayout(TableFiles(location, storage_options), schema, names, column_mapping_mode)
 
 
 class SnapshotDataset(pads.UnionDataset):  # type: ignore[misc, unused-ignore]
@@ -82,7 +115,7 @@ class SnapshotDataset(pads.UnionDataset):  # type: ignore[misc, unused-ignore]
     """
 
     def __init__(
-        self, layout: TableLayout, files: pa.Table, row_filter: pc.Expression | None = None
+        self, layout: TableLayout, files: FileList, row_filter: pc.Expression | None = None
     ) -> None:
         schema = schema_to_arrow(layout.schema)
         # Without this the C++ half of the object would be empty, and whatever touches it crash.
@@ -97,7 +130,7 @@ class SnapshotDataset(pads.UnionDataset):  # type: ignore[misc, unused-ignore]
         return SnapshotDataset, (self._layout, self._files, self._row_filter)
 
     def __repr__(self) -> str:
-        return f"<SnapshotDataset of {self._files.num_rows} files at {self._layout.files.location}>"
+        return f"<SnapshotDataset of the table at {self._layout.files.location}>"
 
     def scanner(
         self,
@@ -114,12 +147,13 @@ class SnapshotDataset(pads.UnionDataset):  # type: ignore[misc, unused-ignore]
         `columns` are names, or expressions by name. Options of pyarrow's that are not named here
         are accepted, and have no effect.
         """
+        columns = _checked(columns)
         condition = self._condition(filter)
         schema = self._projected(columns, condition)
         request = ReadRequest(self._needed(columns, condition), condition, batch_size, use_threads)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            files = self._matching_files(condition)
+            files = self._matching_files(filter)
             sources = (
                 _selected(read_data_file(self._layout, file, request), schema, columns, condition)
                 for file in _each(files)
@@ -138,14 +172,18 @@ class SnapshotDataset(pads.UnionDataset):  # type: ignore[misc, unused-ignore]
 
     def filter(self, expression: pc.Expression) -> SnapshotDataset:
         """The dataset of those rows that fulfil `expression` too."""
-        return SnapshotDataset(self._layout, self._files, self._condition(expression))
+        condition = self._condition(expression)
+        self._projected(None, condition)
+        return SnapshotDataset(self._layout, self._files.narrowed(expression), condition)
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[SnapshotFragment]:  # noqa: A002
         """One fragment for each file that the filter can match."""
-        files = self._matching_files(self._condition(filter))
+        self._projected(None, self._condition(filter))
+        files = self._matching_files(filter)
         for i in range(files.num_rows):
-            one = SnapshotDataset(self._layout, files.slice(i, 1), self._row_filter)
-            yield SnapshotFragment(one)
+            one = files.slice(i, 1)
+            dataset = SnapshotDataset(self._layout, ListedFiles(one), self._row_filter)
+            yield SnapshotFragment(dataset, one)
 
     @property
     def partition_expression(self) -> pc.Expression:
@@ -213,13 +251,15 @@ class SnapshotDataset(pads.UnionDataset):  # type: ignore[misc, unused-ignore]
             names |= guarantees.names_in(condition, self.schema)
         return StructType(tuple(f for f in self._layout.schema.fields if f.name in names))
 
-    def _matching_files(self, condition: pc.Expression | None) -> pa.Table:
-        """The files whose partition values the condition can match."""
+    def _matching_files(self, asked: pc.Expression | None) -> pa.Table:
+        """The files that may hold rows of the dataset which fulfil `asked`."""
+        listed = self._files if asked is None else self._files.narrowed(asked)
+        files, condition = listed.table(), self._condition(asked)
         used = set() if condition is None else guarantees.names_in(condition, self.schema)
         used &= set(self._layout.partition_columns)
         if not used:
-            return self._files
-        paths = self._files.group_by("partition_values").aggregate([("path", "min")])
+            return files
+        paths = files.group_by("partition_values").aggregate([("path", "min")])
         texts = paths["partition_values"].to_pylist()
         known = [
             guarantees.of_constants(
@@ -233,19 +273,20 @@ class SnapshotDataset(pads.UnionDataset):  # type: ignore[misc, unused-ignore]
         ]
         found = guarantees.matching(known, condition, self.schema)
         if len(found) == len(texts):
-            return self._files
+            return files
         wanted = pa.array([texts[i] for i in found], paths["partition_values"].type)
-        return self._files.filter(pc.is_in(self._files["partition_values"], wanted))
+        return files.filter(pc.is_in(files["partition_values"], wanted))
 
 
 class SnapshotFragment(pads.Fragment):  # type: ignore[misc, unused-ignore]
     """One file of a snapshot; its rows and columns are those of the table."""
 
-    def __init__(self, dataset: SnapshotDataset) -> None:
+    def __init__(self, dataset: SnapshotDataset, file: pa.Table) -> None:
         self._dataset = dataset
+        self._file = file
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SnapshotFragment, (self._dataset,)
+        return SnapshotFragment, (self._dataset, self._file)
 
     def __repr__(self) -> str:
         return f"<SnapshotFragment {self.path}>"
@@ -253,7 +294,7 @@ class SnapshotFragment(pads.Fragment):  # type: ignore[misc, unused-ignore]
     @property
     def path(self) -> str:
         """The path as the log has it."""
-        return str(self._dataset._files["path"][0])  # noqa: SLF001 -- the fragment's own dataset
+        return str(self._file["path"][0])
 
     @property
     def physical_schema(self) -> pa.Schema:
@@ -263,9 +304,9 @@ class SnapshotFragment(pads.Fragment):  # type: ignore[misc, unused-ignore]
     @property
     def partition_expression(self) -> pc.Expression:
         """The partition values of the file."""
-        layout, files = self._dataset._layout, self._dataset._files  # noqa: SLF001
+        layout = self._dataset._layout  # noqa: SLF001 -- the fragment's own dataset
         return guarantees.of_constants(
-            layout.partition(files["partition_values"][0].as_py(), path=self.path)
+            layout.partition(self._file["partition_values"][0].as_py(), path=self.path)
         )
 
     def scanner(self, schema: pa.Schema | None = None, **options: Any) -> SnapshotScanner:
@@ -277,6 +318,22 @@ class SnapshotFragment(pads.Fragment):  # type: ignore[misc, unused-ignore]
     def count_rows(self, **options: Any) -> int:
         """How many rows of the file there are."""
         return self._dataset.count_rows(**options)
+
+
+def _checked(columns: Any) -> Any:
+    """The columns as a list, or as expressions by name; any iterable of names will do."""
+    if columns is None or isinstance(columns, Mapping):
+        return columns
+    if isinstance(columns, str):
+        raise ConfigurationError(
+            f"columns={columns!r} is one name", fix=f"Pass a list of names: [{columns!r}]"
+        )
+    try:
+        return list(columns)
+    except TypeError:
+        raise ConfigurationError(
+            f"columns={columns!r} names no columns", fix="Pass a list of names"
+        ) from None
 
 
 def _each(files: pa.Table) -> Iterator[DataFile]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from deltalakedb.errors import MissingDriverError
@@ -12,13 +13,13 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-def to_polars(dataset: SnapshotDataset) -> pl.DataFrame:
-    """All rows as a polars DataFrame."""
+def to_polars(dataset: SnapshotDataset, columns: Iterable[str] | None = None) -> pl.DataFrame:
+    """All rows as a polars DataFrame, with all columns or those named."""
     try:
         import polars as pl
     except ImportError:
         raise _not_installed("polars") from None
-    frame = pl.from_arrow(dataset.to_table())
+    frame = pl.from_arrow(dataset.to_table(columns=columns))
     assert isinstance(frame, pl.DataFrame)  # noqa: S101 -- a table never becomes a Series
     return frame
 

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.store.arrow import FileQuery, schema_of
+from deltalakedb.store.relations import LIVE
 from deltalakedb.telemetry import span
 
 if TYPE_CHECKING:
@@ -151,35 +152,50 @@ def _part(engine: Engine, limit: int | None, offset: int) -> tuple[str, dict[str
 
 
 def files_added(
-    table: TableRecord, since: int, version: int, columns: tuple[str, ...]
+    table: TableRecord, since: int, version: int, columns: tuple[str, ...], engine: Engine
 ) -> FileQuery:
     """The files that are live at `version`, and were added after `since`.
 
-    In two halves: for those that are live to this day the index leads to the new ones at once.
+    In two halves: of those that are live to this day the index has the new ones together. Others
+    are found by what the ledger says was added, and not among all that was removed later.
     """
-    selected = f"SELECT {', '.join(columns)} FROM dl_active_files "  # noqa: S608
-    added = "table_id = :table_id AND added_version > :since AND added_version <= :version"
-    text = (
-        f"{selected} WHERE {added} AND removed_version = :live UNION ALL "
-        f"{selected} WHERE {added} AND removed_version > :version AND removed_version < :live"
+    chosen = ", ".join(f"f.{name}" for name in columns)
+    keys: dict[str, str | int] = {"table_id": table.table_id, "since": since, "version": version}
+    text = f"SELECT {chosen} FROM dl_active_files AS f WHERE {_ADDED} AND "  # noqa: S608
+    if engine == "duckdb":
+        return FileQuery(f"{text} f.removed_version > :version", columns, keys)
+    return FileQuery(
+        f"{text} f.removed_version = :live UNION ALL SELECT {chosen} {_FROM_LEDGER[engine]}",
+        columns,
+        {**keys, "live": LIVE},
     )
-    keys: dict[str, str | int] = {
-        "table_id": table.table_id,
-        "since": since,
-        "version": version,
-        "live": 2**63 - 1,
-    }
-    return FileQuery(text, columns, keys)
 
 
-def files_removed(table: TableRecord, since: int, version: int) -> FileQuery:
-    """The files that were live at `since` and are not at `version`: path and dv_id."""
+_ADDED = "f.table_id = :table_id AND f.added_version > :since AND f.added_version <= :version"
+_ADDS = "a.table_id = :table_id AND a.version > :since AND a.version <= :version"
+_THIS_ADD = (
+    "f.table_id = :table_id AND f.path = a.path AND f.dv_id = a.dv_id "
+    "AND f.added_version + 0 = a.version "
+    "AND f.removed_version + 0 > :version AND f.removed_version + 0 < :live"
+)
+_FROM_LEDGER: dict[Engine, str] = {
+    "postgres": "FROM dl_add_files AS a CROSS JOIN LATERAL "  # noqa: S608
+    f"(SELECT * FROM dl_active_files AS f WHERE {_THIS_ADD} OFFSET 0) AS f WHERE {_ADDS}",
+    "sqlite": f"FROM dl_add_files AS a CROSS JOIN dl_active_files AS f ON {_THIS_ADD} "
+    f"WHERE {_ADDS}",
+}
+
+
+def files_removed(
+    table: TableRecord, since: int, version: int, columns: tuple[str, ...] = ("path", "dv_id")
+) -> FileQuery:
+    """The files that were live at `since` and are not at `version`."""
     text = (
-        "SELECT path, dv_id FROM dl_active_files WHERE table_id = :table_id "
+        f"SELECT {', '.join(columns)} FROM dl_active_files WHERE table_id = :table_id "  # noqa: S608
         "AND removed_version > :since AND removed_version <= :version AND added_version <= :since"
     )
     keys: dict[str, str | int] = {"table_id": table.table_id, "since": since, "version": version}
-    return FileQuery(text, ("path", "dv_id"), keys)
+    return FileQuery(text, columns, keys)
 
 
 # --- running ------------------------------------------------------------------------------

@@ -14,14 +14,18 @@ from typing import TYPE_CHECKING, Any
 from deltalakedb.actions import Metadata, Protocol
 from deltalakedb.actions.features import check_readable
 from deltalakedb.snapshot import listing
+from deltalakedb.snapshot.pages import list_from_pages
 from deltalakedb.snapshot.resolve import resolve, to_datetime
 from deltalakedb.store import reading
 from deltalakedb.telemetry import span
 
 if TYPE_CHECKING:
+    import duckdb
+    import polars as pl
     import pyarrow as pa
 
     from deltalakedb.actions.schema import StructType
+    from deltalakedb.snapshot.dataset import SnapshotDataset
     from deltalakedb.snapshot.resolve import OpenedTable
     from deltalakedb.store import Counts, Store, TableRecord
     from deltalakedb.store.dialect import Session
@@ -59,6 +63,11 @@ class Snapshot:
     def properties(self) -> Mapping[str, str]:
         """The table properties."""
         return self.metadata.configuration
+
+    @property
+    def storage_options(self) -> Mapping[str, str]:
+        """The settings of the object store that the files lie in, as given to `connect`."""
+        return self._store.storage_options
 
     @property
     def num_files(self) -> int:
@@ -114,11 +123,18 @@ class Snapshot:
         descriptors are JSON text. The order is that of the paths (then of dv_id) with `limit` or
         `offset`, and any order without.
         """
+        names = listing.check_columns(columns)
+        if where is None and limit is None and not offset:
+            found = list_from_pages(
+                self._store, self.table, self.version, names, expected=self.num_files
+            )
+            if found is not None:
+                return found
         query = listing.find_files(
             self._store,
             self.table,
             self.version,
-            columns=listing.check_columns(columns),
+            columns=names,
             predicate=listing.predicate_of(where, self.metadata),
             limit=None if limit is None else listing.check_count("limit", limit),
             offset=listing.check_count("offset", offset),
@@ -145,6 +161,40 @@ class Snapshot:
         )
         size = listing.check_count("batch_size", batch_size, least=1)
         return listing.read_batches(self._store, self.table, query, size)
+
+    # --- rows -----------------------------------------------------------------------------
+
+    def to_arrow_dataset(self, where: Any = None) -> SnapshotDataset:
+        """The rows, or those that fulfil `where`, as a pyarrow dataset.
+
+        Nothing is read or listed yet. A filter that is asked of it later goes to the catalog too,
+        which lists the files that may match; the lake has to be open until then.
+        """
+        from deltalakedb.snapshot.dataset import dataset_of
+
+        return dataset_of(self, where)
+
+    def to_arrow(self, where: Any = None, columns: Iterable[str] | None = None) -> pa.Table:
+        """The rows, or those that fulfil `where`, in memory: all columns, or those named."""
+        return self.to_arrow_dataset(where).to_table(columns=columns)
+
+    def to_polars(self, where: Any = None, columns: Iterable[str] | None = None) -> pl.DataFrame:
+        """The same as a polars DataFrame."""
+        from deltalakedb.snapshot.engines import to_polars
+
+        return to_polars(self.to_arrow_dataset(where), columns)
+
+    def to_duckdb(
+        self, where: Any = None, connection: duckdb.DuckDBPyConnection | None = None
+    ) -> duckdb.DuckDBPyRelation:
+        """A DuckDB relation over the rows, which are read when it is queried.
+
+        It belongs to `connection`, or else to DuckDB's default one. Columns and filters of the
+        query are pushed down, as with `to_arrow_dataset`.
+        """
+        from deltalakedb.snapshot.engines import to_duckdb
+
+        return to_duckdb(self.to_arrow_dataset(where), connection)
 
 
 def open_snapshot(

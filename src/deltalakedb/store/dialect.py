@@ -65,6 +65,14 @@ class Session(ABC):
         """Run a named query; its rows, or an empty list when it returns none."""
         return self.execute(load_queries(self.engine)[query], params)
 
+    def run_binary(self, query: str, /, **params: object) -> list[Row]:
+        """As `run`, for a query that gives large BYTES."""
+        return self.run(query, **params)
+
+    def pages_at(self, table_id: str, version: int) -> list[Row]:
+        """The pages that serve a version: files, removed, and the versions of `page_marks`."""
+        return self.run_binary("pages_at", table_id=table_id, version=version)
+
     def one(self, query: str, /, **params: object) -> Row | None:
         """The only row of a named query, or None."""
         rows = self.run(query, **params)

@@ -211,6 +211,20 @@ class DuckdbSession(Session):
         with self._translated():
             self._connection.execute(sql)
 
+    def pages_at(self, table_id: str, version: int) -> list[Row]:
+        # As Python objects large blobs are slow, and so is whatever joins or sorts them.
+        marks = self.one("page_marks", table_id=table_id, version=version)
+        if marks is None:
+            return []
+        query = load_queries("duckdb")["pages_at"]
+        with self._translated(), _without_pandas:
+            found = self._connection.execute(query, {"table_id": table_id, "version": version})
+            pages = found.to_arrow_table()
+        return [
+            (files.as_buffer(), removed.as_buffer(), *marks)
+            for files, removed in zip(pages["files"], pages["removed"], strict=True)
+        ]
+
     def write_keys(self, rows: Sequence[Row]) -> None:
         self._connection.register("incoming_keys", _keys_as_arrow(rows))
         try:

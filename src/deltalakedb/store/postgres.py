@@ -93,6 +93,12 @@ class PostgresSession(Session):
             cursor = self._connection.execute(_literal(sql), self._encoded(params))
             return cursor.fetchall() if cursor.description else []
 
+    def run_binary(self, query: str, /, **params: object) -> list[Row]:
+        # As text, bytes would be hexadecimal digits.
+        text = _literal(load_queries("postgres")[query])
+        with self._translated():
+            return self._connection.execute(text, self._encoded(params), binary=True).fetchall()
+
     def execute_count(self, sql: str, params: Mapping[str, object]) -> int:
         with self._translated():
             return self._connection.execute(_literal(sql), self._encoded(params)).rowcount

@@ -115,6 +115,12 @@ MIRROR_STATUS = _relation(
     "payload:bytes payload_bytes:int next_attempt_at:int created_at:int updated_at:int",
 )
 
+FILE_PAGES = _relation(
+    "dl_file_pages",
+    "table_id:uuid page_id:int valid_from:int valid_to:int num_files:int files:bytes removed:bytes",
+)
+PAGED_TABLES = _relation("dl_paged_tables", "table_id:uuid version:int next_page:int")
+
 ACTION_RELATIONS = (
     PROTOCOL_UPDATES,
     METADATA_UPDATES,
@@ -134,4 +140,6 @@ RELATIONS = (
     *ACTION_RELATIONS,
     ACTIVE_FILES,
     MIRROR_STATUS,
+    FILE_PAGES,
+    PAGED_TABLES,
 )

@@ -10,7 +10,7 @@ Guarantees:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib import import_module
@@ -21,6 +21,7 @@ from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.actions.planning import Plan, plan_of, plan_text
 from deltalakedb.clock import Clock, SystemClock
 from deltalakedb.errors import CorruptCatalogError
+from deltalakedb.storage import check_options
 from deltalakedb.store.migrate import Migrator
 from deltalakedb.store.queries import rewrite
 from deltalakedb.store.records import ActiveFilesProblem, Payload, TableRecord, VersionRecord
@@ -69,20 +70,38 @@ _PLAN_PAGE = 20_000
 
 
 class Store:
-    """A catalog on one engine. Verbs that take a session run in the caller's transaction."""
+    """A catalog on one engine. Verbs that take a session run in the caller's transaction.
 
-    def __init__(self, dialect: Dialect, *, clock: Clock | None = None) -> None:
+    `storage_options` are those of the object stores that its tables lie in; the store only keeps
+    them for whoever reads or writes there.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        *,
+        clock: Clock | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        self.storage_options = check_options(storage_options)
         self.dialect = dialect
         self.clock = clock or SystemClock()
         self.metrics = Metrics()
         self.migrator = Migrator(dialect, self.clock)
 
     @classmethod
-    def open(cls, url: str, *, clock: Clock | None = None) -> Self:
+    def open(
+        cls,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> Self:
         """Reach the catalog of `url`, without looking at its schema."""
         parsed = parse_url(url)
         module, name = _DIALECTS[parsed.engine]
-        return cls(getattr(import_module(module), name)(parsed), clock=clock)
+        dialect = getattr(import_module(module), name)(parsed)
+        return cls(dialect, clock=clock, storage_options=storage_options)
 
     def __repr__(self) -> str:
         return f"Store({self.dialect.url.display!r})"
@@ -289,7 +308,7 @@ class Store:
         plan = plan_of(metadata)
         row = session.one("plan", table_id=table_id)
         if row is not None and row[0] != plan_text(plan):
-            self._replan(session, table_id, plan)
+            self.replan(session, table_id, plan)
         session.changed(
             "update_table",
             table_id=table_id,
@@ -300,7 +319,7 @@ class Store:
             plan=plan_text(plan),
         )
 
-    def _replan(self, session: Session, table_id: str, plan: Plan) -> None:
+    def replan(self, session: Session, table_id: str, plan: Plan) -> None:
         """Make the keys of every file of a table anew, a page at a time."""
         keys = FileKeys(plan)
         decode = session.decode_text
@@ -351,7 +370,7 @@ class Store:
         if metadata is not None:
             plan = plan_of(metadata)
             if plan:
-                self._replan(session, table_id, plan)
+                self.replan(session, table_id, plan)
             session.changed("set_plan", table_id=table_id, plan=plan_text(plan))
         return rebuilt
 

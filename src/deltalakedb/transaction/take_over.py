@@ -20,6 +20,7 @@ from urllib.parse import unquote
 
 from deltalakedb.actions import Action, CommitInfo, Metadata, Protocol
 from deltalakedb.actions.features import check_readable
+from deltalakedb.actions.planning import plan_of, plan_text
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.deltalog.fetch import Spool
 from deltalakedb.deltalog.history import OpenHistory, open_history
@@ -94,6 +95,7 @@ class _Import:
             properties=metadata.configuration,
             created_at=now,
             updated_at=now,
+            plan=plan_text(plan_of(metadata)),
         )
         self.store.register(session, record)
         # The registry repeats more of the metadata than a new record has.

@@ -279,3 +279,50 @@ SET key1_width = :key1_width, key1_low = :key1_low, key1_high = :key1_high,
     key3_width = :key3_width, key3_low = :key3_low, key3_high = :key3_high
 WHERE table_id = :table_id AND path = :path AND dv_id = :dv_id
   AND removed_version = :removed_version;
+
+-- name: pages_at
+-- The pages that serve a version; the version up to which there are pages; and the newest versions
+-- at or before :version at which pages began and ended. One statement, and so one state.
+SELECT p.files, p.removed, t.version,
+       (SELECT max(q.valid_from) FROM dl_file_pages AS q
+        WHERE q.table_id = :table_id AND q.valid_from <= :version),
+       (SELECT max(q.valid_to) FROM dl_file_pages AS q
+        WHERE q.table_id = :table_id AND q.valid_to <= :version)
+FROM dl_paged_tables AS t
+JOIN dl_file_pages AS p ON p.table_id = t.table_id
+WHERE t.table_id = :table_id AND p.valid_to > :version AND p.valid_from <= :version;
+
+-- name: paged_table
+SELECT version, next_page FROM dl_paged_tables WHERE table_id = :table_id;
+
+-- name: open_pages
+-- The pages that serve the newest versions.
+SELECT page_id, num_files, files, removed FROM dl_file_pages
+WHERE table_id = :table_id AND valid_to = 9223372036854775807
+ORDER BY page_id;
+
+-- name: move_paged_table
+-- A compare-and-set, so that of two that make pages one gives up.
+UPDATE dl_paged_tables SET version = :version, next_page = :next_page
+WHERE table_id = :table_id AND version = :expected;
+
+-- name: close_page
+UPDATE dl_file_pages SET valid_to = :version WHERE table_id = :table_id AND page_id = :page_id;
+
+-- name: update_page
+UPDATE dl_file_pages SET removed = :removed WHERE table_id = :table_id AND page_id = :page_id;
+
+-- name: changes_since
+-- How many files were added and removed after a version.
+SELECT coalesce(sum(num_adds + num_removes), 0) FROM dl_table_versions
+WHERE table_id = :table_id AND version > :version;
+
+-- name: changes_by_version
+SELECT version, num_adds + num_removes, live_files FROM dl_table_versions
+WHERE table_id = :table_id AND version > :version ORDER BY version;
+
+-- name: forget_pages
+DELETE FROM dl_file_pages WHERE table_id = :table_id;
+
+-- name: forget_paged_table
+DELETE FROM dl_paged_tables WHERE table_id = :table_id;

@@ -53,3 +53,17 @@ SET key1_width = k.key1_width, key1_low = k.key1_low, key1_high = k.key1_high,
 FROM incoming_keys AS k
 WHERE f.table_id = k.table_id::UUID AND f.path = k.path AND f.dv_id = k.dv_id
   AND f.removed_version = k.removed_version;
+
+-- name: page_marks
+-- The version up to which there are pages, and the newest versions at or before :version at which
+-- pages began and ended.
+SELECT t.version,
+       (SELECT max(valid_from) FROM dl_file_pages
+        WHERE table_id = :table_id AND valid_from <= :version),
+       (SELECT max(valid_to) FROM dl_file_pages
+        WHERE table_id = :table_id AND valid_to <= :version)
+FROM dl_paged_tables AS t WHERE t.table_id = :table_id;
+
+-- name: pages_at
+SELECT files, removed FROM dl_file_pages
+WHERE table_id = :table_id AND valid_to > :version AND valid_from <= :version;

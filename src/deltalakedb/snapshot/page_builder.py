@@ -1,0 +1,210 @@
+"""Making pages: what a listing would otherwise read row by row, put together every now and then.
+
+Pages are made after a commit, when enough files have come and gone since the last time; a failure
+harms nobody, because a page never says more than dl_active_files does. Everything is read before
+the transaction that writes: the history up to a version never changes. Of two that make pages at
+once, the compare-and-set of dl_paged_tables lets one give up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from deltalakedb.errors import DeltaLakeDbError
+from deltalakedb.snapshot import listing
+from deltalakedb.snapshot.pages import positions_of, read_batch, write_batch
+from deltalakedb.store.relations import FILE_PAGES, LIVE, PAGED_TABLES
+from deltalakedb.telemetry import event, span
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from deltalakedb.store import Counts, Store, TableRecord
+    from deltalakedb.store.dialect import Row, Session
+
+PAGE_FILES: Final = 20_000
+LEAST_CHANGES: Final = 1_000
+# Pages are made again when this share of the live files has changed.
+_SHARE: Final = 20
+# A page of which more than this share is gone gives the rest to new pages.
+_MOST_GONE: Final = 0.2
+# How often a commit of few files looks whether it is time.
+_LOOK_EVERY: Final = 64
+
+
+@dataclass(slots=True)
+class _Work:
+    """What one step writes."""
+
+    version: int
+    rows: list[Row] = field(default_factory=list)
+    closed: list[int] = field(default_factory=list)
+    updated: dict[int, bytes] = field(default_factory=dict)
+
+
+def after_commit(store: Store, table: TableRecord, version: int, counts: Counts) -> None:
+    """Make pages if it is time; never raises."""
+    changes = counts.num_adds + counts.num_removes
+    if version % _LOOK_EVERY and changes < LEAST_CHANGES:
+        return
+    due = changes_due(counts.live_files)
+    with _harmless(store, table), span("deltalakedb.make_pages", table=table.name):
+        paged, _ = _paged(store, table)
+        if changes >= due or _changes_since(store, table, paged) >= due:
+            make_pages(store, table, version)
+
+
+def after_import(store: Store, table: TableRecord) -> None:
+    """Make the pages of a table that was taken over; never raises."""
+    with _harmless(store, table), span("deltalakedb.make_pages", table=table.name):
+        make_all_pages(store, table)
+
+
+@contextmanager
+def _harmless(store: Store, table: TableRecord) -> Iterator[None]:
+    try:
+        yield
+    except DeltaLakeDbError as error:
+        store.metrics.count("page_failures_total")
+        failure = str(error)
+        event("pages_failed", lambda: {"table": table.name, "error": failure})
+
+
+def changes_due(live_files: int) -> int:
+    """After how many added and removed files it is time for new pages."""
+    return max(LEAST_CHANGES, live_files // _SHARE)
+
+
+def make_all_pages(store: Store, table: TableRecord) -> None:
+    """Pages for all of the history, as commits would have made them, and tidy ones for its end."""
+    paged, _ = _paged(store, table)
+    changes = 0
+    last = paged
+    with store.read() as session:
+        history = session.run("changes_by_version", table_id=table.table_id, version=paged)
+    for version, changed, live in history:
+        changes += changed
+        last = version
+        if changes >= changes_due(live):
+            make_pages(store, table, version)
+            changes = 0
+    if last >= 0:
+        make_pages(store, table, last, most_gone=0.0)
+
+
+def make_pages(
+    store: Store, table: TableRecord, version: int, *, most_gone: float = _MOST_GONE
+) -> bool:
+    """Bring the pages of a table up to a version; False when another was faster."""
+    import pyarrow as pa
+
+    paged, next_page = _paged(store, table)
+    if version < paged:
+        return False
+    work = _Work(version)
+    columns = (*listing.COLUMNS, "removed_version")
+    carried = _age_pages(store, table, paged, work, most_gone) if paged >= 0 else []
+    added = listing.files_added(table, paged, version, columns, store.dialect.engine)
+    new = listing.read_table(store, table, added)
+    files = pa.concat_tables([*(pa.Table.from_batches([batch]) for batch in carried), new])
+    for start in range(0, files.num_rows, PAGE_FILES):
+        page = files.slice(start, PAGE_FILES).combine_chunks()
+        work.rows.append(_page_row(table, next_page + len(work.rows), version, page))
+    with store.write() as session:
+        return _write(session, table, paged, next_page, work)
+
+
+def forget_pages(session: Session, table_id: str) -> None:
+    """Without pages, every listing comes from dl_active_files."""
+    session.changed("forget_pages", table_id=table_id)
+    session.changed("forget_paged_table", table_id=table_id)
+
+
+def _age_pages(
+    store: Store, table: TableRecord, paged: int, work: _Work, most_gone: float
+) -> list[pa.RecordBatch]:
+    """Note in the open pages what was removed; the live files of pages that have to go."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    pages = store.dialect.ask(
+        lambda session: session.run_binary("open_pages", table_id=table.table_id)
+    )
+    query = listing.files_removed(table, paged, work.version, ("path", "dv_id", "removed_version"))
+    removed = listing.read_table(store, table, query)
+    versions = removed["removed_version"].to_pylist()
+    carried: list[pa.RecordBatch] = []
+    for page_id, num_files, data, known in pages:
+        until = [LIVE] * num_files
+        if known is not None:
+            until = read_batch(known).column(0).to_pylist()
+        changed = False
+        if removed.num_rows:
+            keys = pa.Table.from_batches([read_batch(data, ["path", "dv_id"])])
+            for position, number in positions_of(keys, removed):
+                if until[position] != versions[number]:
+                    until[position] = versions[number]
+                    changed = True
+        gone = sum(at <= work.version for at in until)
+        if gone > num_files * most_gone:
+            work.closed.append(page_id)
+            batch = read_batch(data)
+            whole = batch.append_column("removed_version", pa.array(until, pa.int64()))
+            carried.append(whole.filter(pc.greater(whole["removed_version"], work.version)))
+        elif changed:
+            work.updated[page_id] = _removed(until)
+    return carried
+
+
+def _page_row(table: TableRecord, page_id: int, version: int, files: pa.Table) -> Row:
+    until = files["removed_version"].to_pylist()
+    (batch,) = files.drop_columns(["removed_version"]).to_batches()
+    removed = None if all(at == LIVE for at in until) else _removed(until)
+    return (table.table_id, page_id, version, LIVE, len(until), write_batch(batch), removed)
+
+
+def _removed(until: Sequence[int]) -> bytes:
+    import pyarrow as pa
+
+    return write_batch(pa.record_batch({"removed_version": pa.array(until, pa.int64())}))
+
+
+def _write(session: Session, table: TableRecord, paged: int, next_page: int, work: _Work) -> bool:
+    after = next_page + len(work.rows)
+    if paged < 0:
+        if session.one("paged_table", table_id=table.table_id) is not None:
+            return False
+        session.insert(PAGED_TABLES, [(table.table_id, work.version, after)])
+    elif not session.changed(
+        "move_paged_table",
+        table_id=table.table_id,
+        version=work.version,
+        next_page=after,
+        expected=paged,
+    ):
+        return False
+    for page_id in work.closed:
+        session.changed(
+            "close_page", table_id=table.table_id, page_id=page_id, version=work.version
+        )
+    for page_id, removed in work.updated.items():
+        session.changed("update_page", table_id=table.table_id, page_id=page_id, removed=removed)
+    for row in work.rows:
+        session.insert(FILE_PAGES, [row])
+    return True
+
+
+def _paged(store: Store, table: TableRecord) -> tuple[int, int]:
+    """Up to which version there are pages (-1: none), and the number of the next."""
+    row = store.dialect.ask(lambda session: session.one("paged_table", table_id=table.table_id))
+    return (-1, 0) if row is None else (int(row[0]), int(row[1]))
+
+
+def _changes_since(store: Store, table: TableRecord, version: int) -> int:
+    row = store.dialect.ask(
+        lambda session: session.one("changes_since", table_id=table.table_id, version=version)
+    )
+    return 0 if row is None else int(row[0])

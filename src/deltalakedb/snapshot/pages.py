@@ -1,0 +1,117 @@
+"""Listings out of pages: thousands of files at a time, as the Arrow batches they will be.
+
+A page holds the files that were live when it was made (`page_builder.py`). A listing of any version
+is the pages that serve it, without what was removed since, and with what was added since: both come
+from dl_active_files, and are few. The ledger says how many files there must be; if the result had
+another number, it would not be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from deltalakedb.snapshot import listing
+from deltalakedb.store.arrow import schema_of
+from deltalakedb.telemetry import span
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from deltalakedb.store import Store, TableRecord
+
+LEAST_FILES: Final = 500
+"""A table with fewer live files is listed from its rows at once."""
+
+
+def list_from_pages(
+    store: Store, table: TableRecord, version: int, columns: tuple[str, ...], *, expected: int
+) -> pa.Table | None:
+    """The files that are live at a version; None where pages cannot tell."""
+    import pyarrow as pa
+
+    if expected < LEAST_FILES:
+        return None
+    with span("deltalakedb.pages", table=table.name):
+        rows = store.dialect.ask(lambda session: session.pages_at(table.table_id, version))
+    if not rows:
+        return None
+    paged, *marks = rows[0][2:]
+    since = max(mark for mark in marks if mark is not None)
+    # To leave out a file that was removed since, its key is needed.
+    wanted = columns if version <= paged else tuple(dict.fromkeys((*columns, "path", "dv_id")))
+    batches = [_live(row[0], row[1], wanted, version) for row in rows]
+    files = pa.Table.from_batches(batches, schema_of(wanted))
+    if version > paged:
+        removed = listing.read_table(store, table, listing.files_removed(table, paged, version))
+        files = without(files, removed).select(columns)
+    if version > since:
+        added = listing.files_added(table, since, version, columns, store.dialect.engine)
+        files = pa.concat_tables([files, listing.read_table(store, table, added)])
+    return files if files.num_rows == expected else None
+
+
+def _live(
+    files: bytes, removed: bytes | None, columns: Sequence[str], version: int
+) -> pa.RecordBatch:
+    import pyarrow.compute as pc
+
+    batch = read_batch(files, columns)
+    if removed is None:
+        return batch
+    kept = pc.greater(read_batch(removed, ["removed_version"]).column(0), version)
+    return batch if pc.all(kept).as_py() else batch.filter(kept)
+
+
+def write_batch(batch: pa.RecordBatch) -> bytes:
+    """A batch as a page keeps it."""
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def read_batch(data: bytes, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+    """The batch of a page, with some of its columns, in that order."""
+    import pyarrow as pa
+
+    buffer = pa.py_buffer(data)
+    if columns is None:
+        return pa.ipc.open_stream(buffer).read_next_batch()
+    names = pa.ipc.read_schema(buffer).names
+    positions = sorted(names.index(name) for name in columns)
+    options = pa.ipc.IpcReadOptions(included_fields=positions)
+    batch = pa.ipc.open_stream(buffer, options=options).read_next_batch()
+    return batch.select(list(columns))
+
+
+def without(files: pa.Table, removed: pa.Table) -> pa.Table:
+    """The files that are not among the removed, by path and dv_id."""
+    import pyarrow as pa
+
+    if not removed.num_rows:
+        return files
+    gone = positions_of(files, removed)
+    kept = bytearray(b"\1") * files.num_rows
+    for position, _ in gone:
+        kept[position] = 0
+    mask = pa.Array.from_buffers(pa.uint8(), len(kept), [None, pa.py_buffer(bytes(kept))])
+    return files.filter(mask.cast(pa.bool_()))
+
+
+def positions_of(files: pa.Table, keys: pa.Table) -> Iterator[tuple[int, int]]:
+    """Where files with these keys (path and dv_id) stand, each with the position of its key."""
+    import pyarrow.compute as pc
+
+    wanted = zip(keys["path"].to_pylist(), keys["dv_id"].to_pylist(), strict=True)
+    numbers = {key: number for number, key in enumerate(wanted)}
+    # The same path may stay with another deletion vector: only few need a closer look.
+    positions = pc.indices_nonzero(pc.is_in(files["path"], value_set=keys["path"].combine_chunks()))
+    found = files.select(["path", "dv_id"]).take(positions)
+    pairs = zip(found["path"].to_pylist(), found["dv_id"].to_pylist(), strict=True)
+    for position, pair in zip(positions.to_pylist(), pairs, strict=True):
+        if pair in numbers:
+            yield position, numbers[pair]
