@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from deltalakedb.actions.datatypes import (
     StructType,
 )
 from deltalakedb.snapshot.dataset import SnapshotDataset, open_dataset
-from unit.snapshot.replay import files_table
 
 
 def column(name: str, kind: DataType, identity: int | None = None) -> StructField:
@@ -28,6 +28,21 @@ def column(name: str, kind: DataType, identity: int | None = None) -> StructFiel
 
 def with_id(name: str, kind: pa.DataType, identity: int) -> pa.Field:
     return pa.field(name, kind, metadata={b"PARQUET:field_id": str(identity).encode()})
+
+
+def files_table(adds: list[dict[str, Any]]) -> pa.Table:
+    """The columns of `Snapshot.files()` that reading needs."""
+    values = [json.dumps(add["partitionValues"]) for add in adds]
+    vectors = [
+        json.dumps(add["deletionVector"]) if "deletionVector" in add else None for add in adds
+    ]
+    return pa.table(
+        {
+            "path": pa.array([add["path"] for add in adds], pa.string()),
+            "partition_values": pa.array(values, pa.string()),
+            "deletion_vector": pa.array(vectors, pa.string()),
+        }
+    )
 
 
 class Making:
