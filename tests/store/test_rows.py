@@ -14,6 +14,7 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 
@@ -87,7 +88,7 @@ class Files:
         self.written += 1
         target = self.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        columns = [field for field in SCHEMA if field.name not in values]
+        columns = [field for field in SCHEMA if field.name in rows[0]]
         pq.write_table(pa.Table.from_pylist(rows, pa.schema(columns)), target)
         ids = [row["id"] for row in rows]
         bounds = {"minValues": {"id": min(ids)}, "maxValues": {"id": max(ids)}}
@@ -340,3 +341,52 @@ def test_a_closed_lake_says_so(plain: Files, open_lake: OpenLake) -> None:
     other.close()
     with pytest.raises(CatalogError, match="closed"):
         dataset.to_table()
+
+
+# --- what pyarrow means -------------------------------------------------------------------
+
+NAN = float("nan")
+X = pc.field("x")
+MEANINGS = {
+    "not above": ~(X > 5),
+    "not below": ~(X < 5),
+    "unequal": X != 5,
+    "unequal to NaN": pc.field("x") != NAN,
+    "not below NaN": ~(X < NAN),
+    "whole number not below NaN": ~(pc.field("id") < NAN),
+    "a NaN": pc.is_nan(X),
+    "no NaN": ~pc.is_nan(X),
+    "is null, or NaN": X.is_null(nan_is_null=True),
+    "zero": X == 0.0,
+    "not among": ~X.isin([0.0, 5.0]),
+    "among, with null": X.isin([-0.0, None]),
+    "whole number as double": pc.field("id") == 2.0,
+    "half a number": pc.field("id") > 2.5,
+    "a call": pc.add(pc.field("id"), 1) == 3,
+    "the first column": pc.field(0) == 2,
+}
+
+
+@pytest.fixture(scope="module")
+def floats(shared_lake: Lake, tmp_path_factory: pytest.TempPathFactory) -> Table:
+    """A file for each partition of a double."""
+    schema = pa.schema([("id", pa.int64()), ("x", pa.float64())])
+    folder = tmp_path_factory.mktemp("floats")
+    table = shared_lake.create_table(
+        "floats", location=str(folder), schema=schema, partition_by=["x"]
+    )
+    files = Files(table, folder)
+    values = [NAN, 0.0, -0.0, 5.0, 7.0, float("inf"), None]
+    table.commit([files.write([{"id": i}], {"x": value}) for i, value in enumerate(values)])
+    return table
+
+
+@pytest.mark.parametrize("meaning", MEANINGS)
+def test_a_filter_of_a_dataset_means_what_pyarrow_means(meaning: str, floats: Table) -> None:
+    dataset = floats.snapshot().to_arrow_dataset()
+    every = dataset.to_table()
+    assert every.num_rows == 7
+    wanted = pads.dataset(every).to_table(filter=MEANINGS[meaning])["id"].to_pylist()
+    found = dataset.to_table(filter=MEANINGS[meaning])["id"].to_pylist()
+    assert sorted(found) == sorted(wanted)
+    assert dataset.filter(MEANINGS[meaning]).count_rows() == len(wanted)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,6 +30,9 @@ from deltalakedb.snapshot.columns import Converter, FileColumns
 from deltalakedb.snapshot.deletion_vectors import DeletedRows, load_deletion_vector
 from deltalakedb.snapshot.filesystem import RangeReader, TableFiles
 
+SMALL_ROWS: Final = 8192
+"""Up to so many rows it costs less to read than to decide what to read, and by how many threads."""
+
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
@@ -38,6 +41,7 @@ class DataFile:
     path: str
     partition_values: str
     deletion_vector: str | None = None
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,14 @@ class ReadRequest:
     condition: Any = None
     batch_size: int = 131_072
     use_threads: bool = True
+    schema: Any = field(init=False, compare=False)
+    tested: frozenset[str] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        schema = schema_to_arrow(self.columns)
+        tested = () if self.condition is None else guarantees.names_in(self.condition, schema)
+        object.__setattr__(self, "schema", schema)
+        object.__setattr__(self, "tested", frozenset(tested))
 
 
 def read_data_file(layout: TableLayout, file: DataFile, request: ReadRequest) -> Iterator[Any]:
@@ -154,7 +166,7 @@ class _FileReader:
         self._source = source
         self._parquet = pq.ParquetFile(source, pre_buffer=False, coerce_int96_timestamp_unit="us")
         self._constants = layout.partition(file.partition_values, path=file.path)
-        self._arrow_schema = schema_to_arrow(request.columns)
+        self._arrow_schema = request.schema
         self._converters = self._plan(FileColumns(file.path, layout.mode))
         rows = self._parquet.metadata.num_rows
         if deleted is not None and deleted.last >= rows:
@@ -191,10 +203,10 @@ class _FileReader:
 
     def _row_groups(self) -> list[int]:
         metadata, condition = self._parquet.metadata, self._request.condition
-        if condition is None:
+        if condition is None or self._is_small():
             return list(range(metadata.num_row_groups))
         leaves = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
-        used = guarantees.names_in(condition, self._arrow_schema)
+        used = self._request.tested
         columns = {
             name: (leaves[file_name], self._arrow_schema.field(name))
             for name, (file_name, _) in self._converters.items()
@@ -213,6 +225,12 @@ class _FileReader:
             self._arrow_schema,
         )
 
+    def _is_small(self) -> bool:
+        """Whether all of it is quicker read than looked at; in an object store nothing is."""
+        metadata = self._parquet.metadata
+        few = metadata.num_row_groups <= 1 and metadata.num_rows <= SMALL_ROWS
+        return few and not isinstance(self._source, RangeReader)
+
     def _row_group(self, i: int, start: int, count: int) -> Iterator[Any]:
         names = sorted({file_name for file_name, _ in self._converters.values()})
         size = self._request.batch_size
@@ -222,8 +240,9 @@ class _FileReader:
                 yield self._without_deleted(self._batch(None, length), start + offset)
             return
         self._prefetch(i, set(names))
+        threads = self._request.use_threads and count > SMALL_ROWS
         batches = self._parquet.iter_batches(
-            batch_size=size, row_groups=[i], columns=names, use_threads=self._request.use_threads
+            batch_size=size, row_groups=[i], columns=names, use_threads=threads
         )
         for batch in batches:
             yield self._without_deleted(self._batch(batch, batch.num_rows), start)

@@ -7,7 +7,8 @@ Guarantees:
 - Filters are exact. Files and row groups that they cannot match are not read, nor are columns
   that neither the projection nor the filter needs. A dataset of a snapshot asks the catalog for
   the files of each scan.
-- Memory is bounded: some files are read at once (`fragment_readahead`), one batch of each ahead.
+- Memory is bounded: some files, or groups of small ones, are read at once (`fragment_readahead`),
+  one batch of each ahead.
 - Batches come in the order of the files given, and of the rows in each.
 """
 
@@ -26,19 +27,13 @@ from deltalakedb.actions.datatypes import StructType
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.errors import ConfigurationError, InvalidSchemaError
 from deltalakedb.snapshot import guarantees
-from deltalakedb.snapshot.data_files import (
-    DataFile,
-    ReadRequest,
-    TableLayout,
-    empty_rows,
-    read_data_file,
-)
+from deltalakedb.snapshot.data_files import ReadRequest, TableLayout
 from deltalakedb.snapshot.file_list import COLUMNS, CatalogFiles, FileList, ListedFiles
 from deltalakedb.snapshot.filesystem import TableFiles
 from deltalakedb.snapshot.listing import predicate_of
 from deltalakedb.snapshot.predicate import Constant
-from deltalakedb.snapshot.read_ahead import read_ahead
 from deltalakedb.snapshot.row_filter import row_filter as expression_of
+from deltalakedb.snapshot.scan import Selection, scan
 from deltalakedb.snapshot.scanner import SnapshotScanner
 
 if TYPE_CHECKING:
@@ -147,19 +142,16 @@ class SnapshotDataset(pads.UnionDataset):  # type: ignore[misc, unused-ignore]
         `columns` are names, or expressions by name. Options of pyarrow's that are not named here
         are accepted, and have no effect.
         """
-        columns = _checked(columns)
+        wanted = _checked(columns)
         condition = self._condition(filter)
-        schema = self._projected(columns, condition)
-        request = ReadRequest(self._needed(columns, condition), condition, batch_size, use_threads)
+        schema = self._projected(wanted, condition)
+        request = ReadRequest(self._needed(wanted, condition), condition, batch_size, use_threads)
 
         def batches() -> Iterator[pa.RecordBatch]:
             files = self._matching_files(filter)
-            sources = (
-                _selected(read_data_file(self._layout, file, request), schema, columns, condition)
-                for file in _each(files)
-            )
+            selection = Selection(schema, wanted, condition)
             ahead = fragment_readahead if use_threads else 1
-            return read_ahead(sources, max(1, min(ahead, files.num_rows)))
+            return scan(self._layout, files, request, selection, ahead)
 
         return SnapshotScanner(dataset_schema=self.schema, schema=schema, batches=batches)
 
@@ -320,7 +312,7 @@ class SnapshotFragment(pads.Fragment):  # type: ignore[misc, unused-ignore]
         return self._dataset.count_rows(**options)
 
 
-def _checked(columns: Any) -> Any:
+def _checked(columns: Any) -> list[str] | Mapping[str, pc.Expression] | None:
     """The columns as a list, or as expressions by name; any iterable of names will do."""
     if columns is None or isinstance(columns, Mapping):
         return columns
@@ -334,29 +326,6 @@ def _checked(columns: Any) -> Any:
         raise ConfigurationError(
             f"columns={columns!r} names no columns", fix="Pass a list of names"
         ) from None
-
-
-def _each(files: pa.Table) -> Iterator[DataFile]:
-    for batch in files.to_batches(1024):
-        for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            yield DataFile(*values)
-
-
-def _selected(
-    batches: Iterator[Any], schema: pa.Schema, columns: Any, condition: pc.Expression | None
-) -> Iterator[Any]:
-    """Pick out rows and columns; of each batch for itself, so that nothing waits for pyarrow."""
-    for batch in batches:
-        if condition is None and not isinstance(columns, Mapping):
-            yield batch if columns is None else batch.select(list(columns))
-            continue
-        found = pads.InMemoryDataset(batch).to_table(
-            columns=columns, filter=condition, use_threads=False
-        )
-        if len(schema):
-            yield from found.to_batches()
-        else:
-            yield empty_rows(found.num_rows)
 
 
 def _refused_by_name(schema: pa.Schema) -> pads.Dataset:

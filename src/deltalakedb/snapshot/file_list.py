@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from deltalakedb.snapshot.snapshot import Snapshot
 
-COLUMNS: Final = ("path", "partition_values", "deletion_vector")
+COLUMNS: Final = ("path", "partition_values", "deletion_vector", "size_bytes")
 """What reading takes of `Snapshot.files()`."""
 
 

@@ -45,7 +45,7 @@ def of_constants(values: Mapping[str, Any]) -> Any:
     return _all(
         pc.field(name) == scalar if scalar.is_valid else pc.field(name).is_null()
         for name, scalar in values.items()
-        if not _is_nan(scalar)
+        if not _is_ambiguous(scalar)
     )
 
 
@@ -84,9 +84,10 @@ def _bounds(name: str, chunk: Any, field: Any) -> Any:
     return within | column.is_null()
 
 
-def _is_nan(scalar: Any) -> bool:
+def _is_ambiguous(scalar: Any) -> bool:
+    """Whether pyarrow's `==` says less than the value: of NaN, and of a zero with its sign."""
     value = scalar.as_py() if pa.types.is_floating(scalar.type) else None
-    return value is not None and math.isnan(value)
+    return value is not None and (math.isnan(value) or value == 0)
 
 
 def _all(parts: Iterable[Any]) -> Any:

@@ -41,6 +41,7 @@ def files_table(adds: list[dict[str, Any]]) -> pa.Table:
             "path": pa.array([add["path"] for add in adds], pa.string()),
             "partition_values": pa.array(values, pa.string()),
             "deletion_vector": pa.array(vectors, pa.string()),
+            "size_bytes": pa.array([add["size"] for add in adds], pa.int64()),
         }
     )
 
@@ -54,8 +55,9 @@ class Making:
 
     def write(self, table: pa.Table, **options: Any) -> dict[str, Any]:
         """Write a file; what is returned becomes its add, and may be changed."""
-        add = {"path": f"part-{len(self.adds)}.parquet", "partitionValues": {}}
+        add: dict[str, Any] = {"path": f"part-{len(self.adds)}.parquet", "partitionValues": {}}
         pq.write_table(table, self.folder / str(add["path"]), **options)
+        add["size"] = (self.folder / str(add["path"])).stat().st_size
         self.adds.append(add)
         return add
 
