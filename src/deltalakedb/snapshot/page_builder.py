@@ -154,7 +154,8 @@ def _age_pages(
             batch = read_batch(data)
             whole = batch.append_column("removed_version", pa.array(until, pa.int64()))
             carried.append(whole.filter(pc.greater(whole["removed_version"], work.version)))
-        elif changed:
+        if changed:
+            # Also in a page that is closed: it serves the versions before this one.
             work.updated[page_id] = _removed(until)
     return carried
 
