@@ -63,7 +63,7 @@ def check_versions(lake: Lake, table: Table, states: list[State]) -> int:
     return served
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(
     history=histories,
     when=st.lists(st.booleans(), min_size=16, max_size=16),

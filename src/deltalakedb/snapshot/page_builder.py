@@ -145,7 +145,8 @@ def _age_pages(
         if removed.num_rows:
             keys = pa.Table.from_batches([read_batch(data, ["path", "dv_id"])])
             for position, number in positions_of(keys, removed):
-                if until[position] != versions[number]:
+                # One that is gone already was an earlier life of the same file.
+                if until[position] == LIVE:
                     until[position] = versions[number]
                     changed = True
         gone = sum(at <= work.version for at in until)
