@@ -5,6 +5,7 @@ A list may hold files without a matching row, and never leaves one out that has 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from deltalakedb.snapshot.snapshot import Snapshot
 
+_NAN: Final = re.compile(r"\bnan\b", re.IGNORECASE)
 COLUMNS: Final = ("path", "partition_values", "deletion_vector", "size_bytes")
 """What reading takes of `Snapshot.files()`."""
 
@@ -77,7 +79,7 @@ class CatalogFiles:
 def _plannable(condition: pc.Expression, snapshot: Snapshot) -> Predicate:
     """What the catalog can decide of a condition that means what it means in pyarrow."""
     # To pyarrow NaN is unequal and in no order, to us as to Spark it is the greatest number.
-    if "nan" in str(condition).lower():
+    if _NAN.search(str(condition)):
         return Constant(value=True)
     try:
         predicate = parse_where(
