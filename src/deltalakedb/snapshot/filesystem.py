@@ -53,6 +53,11 @@ class TableFiles:
     def __reduce__(self) -> tuple[Any, ...]:
         return TableFiles, (self.location, self._options)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the table lies on a disk, and not in an object store."""
+        return self._scheme == "file"
+
     def open(self, log_path: str) -> pa.NativeFile | RangeReader:
         """Open what a path of the log names, for reading at any position."""
         from pyarrow.fs import LocalFileSystem

@@ -32,6 +32,7 @@ from deltalakedb.snapshot.read_ahead import read_ahead
 
 _GROUP_BYTES: Final = 1 << 20
 _GROUP_FILES: Final = 64
+_TINY_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,19 @@ def scan(
 ) -> Iterator[pa.RecordBatch]:
     """The selected rows of `files`, of which `ahead` (or groups of small ones) are read at once."""
     sources = (_read(layout, group, request, selection) for group in _groups(_each(files)))
-    return read_ahead(sources, max(1, min(ahead, files.num_rows)))
+    return read_ahead(sources, _workers(layout, files, ahead))
+
+
+def _workers(layout: TableLayout, files: pa.Table, ahead: int) -> int:
+    count: int = files.num_rows
+    if (
+        count
+        and layout.files.is_local
+        and pc.sum(files["size_bytes"]).as_py() < _TINY_BYTES * count
+    ):
+        # Opening them is most of the work; it is Python's, where threads only hinder each other.
+        return 1
+    return max(1, min(ahead, count))
 
 
 def _read(
