@@ -3,11 +3,12 @@
 Guarantees:
 
 - `order_key` never reverses two values of one type: a <= b means key(a) <= key(b). Different values
-  may share a key (strings of the same first eight bytes, decimals of very many digits). Keys of two
+  may share a key (long strings, decimals of very many digits); `has_own_key` tells. Keys of two
   types have nothing to do with each other: when the type of a column changes, so do its keys.
 - `bounds_keys` hold the key of every value of a file that is not null. What is unknown or cannot
-  be relied on gives the full range. A maximum of floats may ignore NaN, as in the statistics that
-  it comes from: whoever looks for NaN (anything above a number) must not rely on it.
+  be relied on gives the full range; where no value is, the range overlaps no other. A maximum of
+  floats may ignore NaN, as in the statistics that it comes from: whoever looks for NaN (anything
+  above a number) must not rely on it.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_FLOOR, Decimal, localcontext
+from functools import lru_cache
 from typing import Any, Final, Protocol, TypeAlias
 
 from deltalakedb.actions.datatypes import (
+    BINARY,
     DATE,
+    STRING,
     TIMESTAMP,
     ColumnPath,
     DataType,
@@ -33,6 +37,8 @@ from deltalakedb.actions.moments import parse_moment
 from deltalakedb.actions.partition import INTEGER_RANGES, decode_partition_value
 from deltalakedb.actions.statistics import decode_high, decode_low
 from deltalakedb.actions.statistics_json import UNKNOWN, loads_tolerant
+from deltalakedb.actions.text_keys import has_own_key as text_has_own_key
+from deltalakedb.actions.text_keys import text_interval
 from deltalakedb.errors import InvalidSchemaError
 
 LOWEST: Final = -(2**63)
@@ -41,8 +47,9 @@ EVERYTHING: Final = (LOWEST, HIGHEST)
 WIDTHS: Final = tuple(range(0, 66, 2))
 """Every class of `width_class`."""
 
-# Where no value is, any place will do: a null is never found by its key.
-_NOTHING: Final = (LOWEST, LOWEST)
+NOTHING: Final = (HIGHEST, LOWEST)
+"""The keys of a file that has no value but null: the ends are reversed, so nothing overlaps it."""
+
 _ANY_ZONE: Final = timedelta(days=1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
@@ -87,6 +94,22 @@ def order_key(value: Any, data_type: DataType) -> int:
         why="they have no order that an index could use",
         fix="Choose columns of numbers, strings, dates or times",
     )
+
+
+def has_own_key(value: Any, data_type: DataType) -> bool:
+    """Whether no other value of the type has the same key."""
+    if isinstance(data_type, DecimalType):
+        number = Decimal(value)
+        if number.adjusted() > 100:
+            return False
+        with localcontext(prec=400):
+            unscaled = number.scaleb(data_type.scale)
+            return abs(unscaled) < 2**62 and unscaled == unscaled.to_integral_value()
+    if isinstance(value, str):
+        return text_has_own_key(value)
+    if isinstance(value, int):
+        return LOWEST <= value <= HIGHEST
+    return not isinstance(value, bytes)
 
 
 def bounds_keys(
@@ -160,9 +183,12 @@ def _moment(value: Any) -> int:
     return int((aware - _EPOCH) // _MICROSECOND)
 
 
+# The values of a partition come again with each of its files.
+@lru_cache(maxsize=4096)
 def _text(value: Any) -> int:
-    # Four bytes at most for a character: eight characters are enough, and cheap to encode.
-    return _bytes(value[:8].encode("utf-8", "surrogatepass"))
+    if not isinstance(value, str):
+        raise TypeError
+    return text_interval(value)[0] + LOWEST
 
 
 def _bytes(value: Any) -> int:
@@ -228,7 +254,7 @@ def _of_statistics(column: PlannedColumn) -> _Keys:
         low = low_key(_get(document.get("minValues"), path))
         high = high_key(_get(document.get("maxValues"), path))
         if low is None and high is None and _all_null(document, path):
-            return _NOTHING
+            return NOTHING
         low = LOWEST if low is None else low
         high = HIGHEST if high is None else high
         return (low, high) if low <= high else EVERYTHING
@@ -296,9 +322,10 @@ def _of_partition(column: PlannedColumn) -> _Keys:
 def _partition_keys(text: str | None, data_type: DataType) -> Range:
     if text is None or not has_order_key(data_type):
         # The values of other types are unknown, but a null is a null.
-        return _NOTHING if text is None else EVERYTHING
+        return NOTHING if text is None else EVERYTHING
     if text == "":
-        return _NOTHING
+        # As text it may be a value after all: readers do not agree.
+        return (LOWEST, LOWEST) if data_type in (STRING, BINARY) else NOTHING
     try:
         value = decode_partition_value(text, data_type)
         key = order_key(value, data_type)

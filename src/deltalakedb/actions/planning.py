@@ -8,11 +8,11 @@ writer of a version agrees on it; the catalog keeps the plan that its keys were 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from deltalakedb.actions import jsonvalue
 from deltalakedb.actions.datatypes import (
     ColumnPath,
     DataType,
@@ -79,7 +79,8 @@ def plan_text(plan: Plan) -> str | None:
     """The plan as the catalog keeps it; None where there is none."""
     if not plan:
         return None
-    return jsonvalue.dumps(
+    # ASCII is stored as it is by every engine, whatever the names of columns hold.
+    return json.dumps(
         [{"partition": c.is_partition, "path": list(c.physical), "type": str(c.type)} for c in plan]
     )
 
@@ -126,9 +127,7 @@ def _paths(listed: str | None) -> tuple[list[ColumnPath], str]:
         return [], error.why or error.what
 
 
-def _resolve(
-    schema: StructType, path: ColumnPath, partitions: set[str]
-) -> PlannedColumn | None:
+def _resolve(schema: StructType, path: ColumnPath, partitions: set[str]) -> PlannedColumn | None:
     here: DataType = schema
     physical: list[str] = []
     for step in path:

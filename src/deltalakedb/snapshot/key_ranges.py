@@ -2,6 +2,7 @@
 
 Guarantees: a file with a matching row has key bounds (see `actions/order_keys.py`) that overlap one
 of the intervals, and an index on (width class, lowest key) finds all such files by `probe_rows`.
+Where `settles` says so, the statistics that the keys were made of could not exclude more.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from deltalakedb.actions.datatypes import DataType, PrimitiveType
+from deltalakedb.actions.datatypes import STRING, DataType, PrimitiveType
 from deltalakedb.actions.order_keys import (
     HIGHEST,
     LOWEST,
@@ -17,8 +18,10 @@ from deltalakedb.actions.order_keys import (
     PlannedColumn,
     Range,
     has_order_key,
+    has_own_key,
     order_key,
 )
+from deltalakedb.actions.text_keys import text_interval
 from deltalakedb.snapshot.predicate import (
     And,
     Comparison,
@@ -30,7 +33,6 @@ from deltalakedb.snapshot.predicate import (
 )
 
 MOST_RANGES: Final = 64
-_EXACT: Final = frozenset(("byte", "short", "integer", "long", "boolean", "date"))
 
 
 def key_ranges(predicate: Predicate, column: PlannedColumn) -> list[Range] | None:
@@ -43,6 +45,25 @@ def key_ranges(predicate: Predicate, column: PlannedColumn) -> list[Range] | Non
     if found is None or found == [(LOWEST, HIGHEST)]:
         return None
     return _fewer(found)
+
+
+def settles(predicate: Predicate, column: PlannedColumn) -> bool:
+    """Whether the ranges of a column say all that the predicate says of a file.
+
+    Values that share a key with others are not told apart by it; other columns, and nulls, have
+    nothing to do with it. (That too many ranges are joined does not count here.)
+    """
+    if isinstance(predicate, Constant):
+        return True
+    if isinstance(predicate, (And, Or)):
+        return all(settles(part, column) for part in predicate.parts)
+    if _ranges(predicate, column) is None:
+        return False
+    if isinstance(predicate, Comparison):
+        return has_own_key(predicate.value, column.type)
+    if isinstance(predicate, OneOf):
+        return all(has_own_key(value, column.type) for value in predicate.values)
+    return isinstance(predicate, StartsWith) and text_interval(predicate.prefix)[1] > 0
 
 
 def probe_rows(ranges: Sequence[Range]) -> list[tuple[int, int, int, int]]:
@@ -86,16 +107,17 @@ def _ranges(predicate: Predicate, column: PlannedColumn) -> list[Range] | None:
     if isinstance(predicate, OneOf):
         keys = [order_key(value, column.type) for value in predicate.values]
         return _union((key, key) for key in keys)
-    prefix = predicate.prefix.encode("utf-8", "surrogatepass")[:8]
-    last = int.from_bytes(prefix.ljust(8, b"\xff"), "big") + LOWEST
-    return [(order_key(predicate.prefix, column.type), last)]
+    if column.type != STRING:
+        return None
+    low, size = text_interval(predicate.prefix)
+    return [(low + LOWEST, low + LOWEST + max(size - 1, 0))]
 
 
 def _comparison(predicate: Comparison, column: PlannedColumn) -> list[Range] | None:
     operator = predicate.operator
     key = order_key(predicate.value, column.type)
     # Only where each value has a key of its own can the next one be the first that is greater.
-    step = 1 if operator in ("<", ">") and _is_exact(predicate.value, column.type) else 0
+    step = 1 if operator in ("<", ">") and has_own_key(predicate.value, column.type) else 0
     if operator == "=":
         return [(key, key)]
     if operator in ("<", "<="):
@@ -106,15 +128,6 @@ def _comparison(predicate: Comparison, column: PlannedColumn) -> list[Range] | N
             return None
         return [(key + step, HIGHEST)] if key + step <= HIGHEST else []
     return None
-
-
-def _is_exact(value: object, data_type: DataType) -> bool:
-    # A number outside the type has the key of the nearest one inside, which it does not equal.
-    return (
-        isinstance(data_type, PrimitiveType)
-        and data_type.name in _EXACT
-        and not (isinstance(value, int) and not LOWEST <= value <= HIGHEST)
-    )
 
 
 def _is_real(data_type: DataType) -> bool:

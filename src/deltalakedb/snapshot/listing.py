@@ -100,12 +100,14 @@ def find_files(
     keys = planned.keys_of(predicate, None if row is None else row[0])
     if keys is None:
         return plain
+    if keys.finds_nothing:
+        return files_at(table, version, columns, Sql("1 = 0", {}), part=part)
     slot = None
     if engine != "duckdb":  # which reads columns, and skips what its zone maps exclude
         slot = ask(lambda session: planned.best_slot(session, keys, table.table_id))
     if slot is None:
-        overlap = planned.scanned(keys, engine)
-        both = Sql(f"{overlap.text} AND ({condition.text})", {**overlap.params, **condition.params})
+        overlap, rest = planned.scanned(keys, engine), may_match(keys.rest, engine)
+        both = Sql(f"{overlap.text} AND ({rest.text})", {**overlap.params, **rest.params})
         return replace(files_at(table, version, columns, both, part=part), otherwise=plain)
     found = planned.looked_up(engine, columns, keys, slot)
     condition = may_match(predicate, engine, stats="f.stats", partition_values="f.partition_values")

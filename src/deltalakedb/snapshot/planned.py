@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from deltalakedb.actions.jsonvalue import texts
-from deltalakedb.snapshot.key_ranges import key_ranges, probe_rows
+from deltalakedb.snapshot.key_ranges import key_ranges, probe_rows, settles
+from deltalakedb.snapshot.predicate import columns_of, conjunction, conjuncts
 from deltalakedb.snapshot.pruning import Sql
-from deltalakedb.snapshot.where import columns_of
 from deltalakedb.store.queries import rewrite
 
 if TYPE_CHECKING:
@@ -54,10 +54,14 @@ _PROBES: Final[Mapping[Engine, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What a condition says of the planned columns: for each slot the intervals of its keys."""
+    """What a condition says of the planned columns: for each slot the intervals of its keys.
+
+    `rest` is the part of the condition that the keys of a file do not settle.
+    """
 
     plan: str
     by_slot: Mapping[int, Sequence[Range]]
+    rest: Predicate
 
     @property
     def finds_nothing(self) -> bool:
@@ -70,14 +74,18 @@ def keys_of(predicate: Predicate, plan: str | None) -> Keys | None:
     if plan is None:
         return None
     found: dict[int, Sequence[Range]] = {}
+    rest = conjuncts(predicate)
     wanted = {(c.physical, str(c.type), c.is_partition): c for c in columns_of(predicate)}
     for slot, planned in enumerate(json.loads(plan), start=1):
         # A column of another type than the keys were made of has another order.
         column = wanted.get((tuple(planned["path"]), planned["type"], planned["partition"]))
-        ranges = None if column is None else key_ranges(predicate, column)
+        if column is None:
+            continue
+        ranges = key_ranges(predicate, column)
         if ranges is not None:
             found[slot] = ranges
-    return Keys(plan, found) if found else None
+            rest = tuple(part for part in rest if not settles(part, column))
+    return Keys(plan, found, conjunction(rest)) if found else None
 
 
 def best_slot(session: Session, keys: Keys, table_id: str) -> int | None:
@@ -111,7 +119,10 @@ def looked_up(engine: Engine, columns: Sequence[str], keys: Keys, slot: int) -> 
 
 
 def scanned(keys: Keys, engine: Engine) -> Sql:
-    """A condition on the keys of all slots, for queries that go through all files anyway."""
+    """A condition on the keys of all slots, for queries that go through all files anyway.
+
+    What it does not settle is in `keys.rest`: reading statistics takes far longer than the rest.
+    """
     parts = [_SAME_PLAN[engine]]
     params: dict[str, Any] = {"plan": plan_key(keys.plan, engine)}
     for slot, ranges in keys.by_slot.items():

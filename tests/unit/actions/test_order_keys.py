@@ -34,13 +34,16 @@ from deltalakedb.actions.order_keys import (
     EVERYTHING,
     HIGHEST,
     LOWEST,
+    NOTHING,
     WIDTHS,
     BoundsKeys,
     bounds_keys,
     has_order_key,
+    has_own_key,
     order_key,
     width_class,
 )
+from deltalakedb.actions.text_keys import text_interval
 from deltalakedb.errors import InvalidSchemaError
 
 
@@ -76,6 +79,40 @@ def test_keys_never_reverse_an_order(data_type: DataType, values: st.SearchStrat
         assert LOWEST <= order_key(low, data_type) <= order_key(high, data_type) <= HIGHEST
 
     check()
+
+
+@pytest.mark.parametrize(("data_type", "values"), VALUES, ids=[str(t) for t, _ in VALUES])
+def test_a_key_of_its_own_is_shared_with_no_other_value(
+    data_type: DataType, values: st.SearchStrategy[Any]
+) -> None:
+    @given(values, values)
+    def check(a: Any, b: Any) -> None:
+        if has_own_key(a, data_type) and a != b:
+            assert order_key(a, data_type) != order_key(b, data_type)
+
+    check()
+
+
+# Short texts of few characters, so that prefixes, ends and neighbours meet.
+texts = st.text(st.sampled_from("\0 !-/09:AZ_`az\x7f\x80é\u07ff\u0800\uffff\U00010000\U0010ffff"))
+
+
+@given(texts, texts)
+def test_neighbouring_texts_have_keys_in_their_order(a: str, b: str) -> None:
+    (low, size), (other, _) = text_interval(a), text_interval(b)
+    if a < b:
+        assert low <= other
+        assert low < other or not (has_own_key(a, STRING) or has_own_key(b, STRING))
+    if size:
+        # Exactly the texts that begin with it.
+        assert (low <= other < low + size) == b.startswith(a)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "2026-11-01", "20261101T", "orders", "DE-BW", "5f0e1", "東京"]
+)
+def test_short_texts_have_keys_of_their_own(text: str) -> None:
+    assert has_own_key(text, STRING)
 
 
 @pytest.mark.parametrize(
@@ -171,8 +208,8 @@ CUT = timedelta(milliseconds=1)
             (1, HIGHEST),
         ),
         ('{"minValues":{"x":1.10}}', DecimalType(10, 2), (110, HIGHEST)),
-        (bounds("a", "a" * 32 + "\ufffd"), STRING, (key("a", STRING), key("a" * 8, STRING))),
-        ('{"numRecords":2,"nullCount":{"x":2}}', LONG, (LOWEST, LOWEST)),
+        (bounds("a", "a" * 32 + "\ufffd"), STRING, (key("a", STRING), key("a" * 16, STRING))),
+        ('{"numRecords":2,"nullCount":{"x":2}}', LONG, NOTHING),
         ('{"numRecords":2,"nullCount":{"x":1}}', LONG, EVERYTHING),
         *(
             (text, LONG, EVERYTHING)
@@ -186,13 +223,20 @@ def test_keys_of_statistics(
     assert bounds_keys(stats, {}, Planned(data_type)) == expected
 
 
+def test_a_file_without_values_overlaps_nothing() -> None:
+    low, high = NOTHING
+    for a, b in [(LOWEST, 5), (5, HIGHEST), (LOWEST, LOWEST), (HIGHEST, HIGHEST), (-1, 1)]:
+        assert not (low <= b and a <= high)
+
+
 def test_keys_of_partition_values() -> None:
     def keys(text: str | None, data_type: DataType) -> tuple[int, int]:
         return bounds_keys(None, {"x": text}, Planned(data_type, is_partition=True))
 
     assert keys("5", LONG) == (5, 5)
     assert keys("five", LONG) == EVERYTHING
-    assert keys(None, LONG) == keys("", LONG) == (LOWEST, LOWEST)
+    assert keys(None, LONG) == keys("", LONG) == keys(None, STRING) == NOTHING
+    assert keys("", STRING) == (key("", STRING),) * 2
     assert keys("NaN", DOUBLE) == (HIGHEST, HIGHEST)
     assert keys("2024-01-01T12:00:00Z", TIMESTAMP) == (key(NOON, TIMESTAMP),) * 2
     day = 86_400_000_000
