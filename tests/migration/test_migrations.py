@@ -391,6 +391,8 @@ def valid_row(relation: Relation, **changes: object) -> Row:
     values = {c: _VALUES[k] for c, k in zip(relation.columns, relation.kinds, strict=True)}
     if "removed_version" in values:
         values["removed_version"] = LIVE
+    if "valid_to" in values:
+        values["valid_to"] = LIVE
     return tuple((values | changes).values())
 
 

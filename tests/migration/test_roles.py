@@ -27,8 +27,10 @@ from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import (
     ACTION_RELATIONS,
     ACTIVE_FILES,
+    FILE_PAGES,
     HEADS,
     MIRROR_STATUS,
+    PAGED_TABLES,
     RELATIONS,
     TABLES,
     VERSIONS,
@@ -47,13 +49,14 @@ EVERYTHING = [
     "vw_active_files",
     "vw_ledger_intervals",
 ]
+PAGES = {FILE_PAGES.name, PAGED_TABLES.name}
 # What each role may do, beyond SELECT on everything.
 GRANTED = {
     "reader": {},
     "writer": {
         "INSERT": {r.name for r in RELATIONS},
-        "UPDATE": {TABLES.name, HEADS.name, ACTIVE_FILES.name},
-        "DELETE": {ACTIVE_FILES.name},
+        "UPDATE": {TABLES.name, HEADS.name, ACTIVE_FILES.name, *PAGES},
+        "DELETE": {ACTIVE_FILES.name, *PAGES},
     },
     "mirror": {"UPDATE": {MIRROR_STATUS.name}},
 }

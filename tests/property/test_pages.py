@@ -103,7 +103,7 @@ def test_pages_of_a_whole_history_tell_what_rows_tell(
         lake.store.clock.advance(step.wait)
         states.append(commit(table, states[-1], step))
     with lake.store.write() as session:
-        page_builder.forget_pages(session, table.table_id)
+        lake.store.forget_pages(session, table.table_id)
     make_all_pages(lake.store, table._record)
     served = check_versions(lake, table, states)
     assert served or not states[-1].files

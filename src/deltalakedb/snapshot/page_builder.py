@@ -117,12 +117,6 @@ def make_pages(
         return _write(session, table, paged, next_page, work)
 
 
-def forget_pages(session: Session, table_id: str) -> None:
-    """Without pages, every listing comes from dl_active_files."""
-    session.changed("forget_pages", table_id=table_id)
-    session.changed("forget_paged_table", table_id=table_id)
-
-
 def _age_pages(
     store: Store, table: TableRecord, paged: int, work: _Work, most_gone: float
 ) -> list[pa.RecordBatch]:

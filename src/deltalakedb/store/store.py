@@ -358,12 +358,18 @@ class Store:
         decode = session.decode_text
         return {(decode(path), decode(dv_id)): int(size) for path, dv_id, size in found}
 
+    def forget_pages(self, session: Session, table_id: str) -> None:
+        """Drop the pages of a table: every listing then comes from dl_active_files."""
+        session.changed("forget_pages", table_id=table_id)
+        session.changed("forget_paged_table", table_id=table_id)
+
     # --- dl_active_files against the ledger -----------------------------------------------
 
     def rebuild_active_files(self, session: Session, table_id: str) -> int:
         """Recompute dl_active_files of a table from the ledger; how many rows it has now."""
         session.read_all()
         session.changed("delete_active_files", table_id=table_id)
+        self.forget_pages(session, table_id)
         rebuilt = session.changed("rebuild_active_files", table_id=table_id)
         head = self.head(session, table_id)
         metadata = None if head is None else self.metadata_at(session, table_id, head)
