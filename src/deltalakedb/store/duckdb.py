@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from deltalakedb.errors import (
@@ -212,18 +212,23 @@ class DuckdbSession(Session):
             self._connection.execute(sql)
 
     def pages_at(self, table_id: str, version: int) -> list[Row]:
-        # As Python objects large blobs are slow, and so is whatever joins or sorts them.
+        # As Python objects large blobs are slow, and so is whatever joins or sorts them, or reads
+        # two columns of them.
         marks = self.one("page_marks", table_id=table_id, version=version)
         if marks is None:
             return []
-        query = load_queries("duckdb")["pages_at"]
+        removed = self._blobs("pages_removed_at", table_id, version)
+        files = self._blobs("pages_at", table_id, version)
+        return [(page, removed.get(number), *marks) for number, page in files.items()]
+
+    def _blobs(self, query: str, table_id: str, version: int) -> dict[int, Any]:
+        text = load_queries("duckdb")[query]
         with self._translated(), _without_pandas:
-            found = self._connection.execute(query, {"table_id": table_id, "version": version})
-            pages = found.to_arrow_table()
-        return [
-            (files.as_buffer(), removed.as_buffer(), *marks)
-            for files, removed in zip(pages["files"], pages["removed"], strict=True)
-        ]
+            found = self._connection.execute(text, {"table_id": table_id, "version": version})
+            numbers, blobs = found.to_arrow_table().columns
+        return {
+            number.as_py(): blob.as_buffer() for number, blob in zip(numbers, blobs, strict=True)
+        }
 
     def write_keys(self, rows: Sequence[Row]) -> None:
         self._connection.register("incoming_keys", _keys_as_arrow(rows))

@@ -65,5 +65,10 @@ SELECT t.version,
 FROM dl_paged_tables AS t WHERE t.table_id = :table_id;
 
 -- name: pages_at
-SELECT files, removed FROM dl_file_pages
+SELECT page_id, files FROM dl_file_pages
 WHERE table_id = :table_id AND valid_to > :version AND valid_from <= :version;
+
+-- name: pages_removed_at
+SELECT page_id, removed FROM dl_file_pages
+WHERE table_id = :table_id AND valid_to > :version AND valid_from <= :version
+  AND removed IS NOT NULL;
