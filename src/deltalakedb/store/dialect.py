@@ -60,6 +60,8 @@ class Session(ABC):
     """One open transaction. UUIDs and JSON come back as text, lists as lists or JSON text."""
 
     engine: ClassVar[Engine]
+    opens_in_steps: ClassVar[bool] = False
+    """Whether opening a table takes several statements, so that one to spare them pays."""
 
     def run(self, query: str, /, **params: object) -> list[Row]:
         """Run a named query; its rows, or an empty list when it returns none."""
@@ -100,6 +102,10 @@ class Session(ABC):
 
     def batch(self) -> AbstractContextManager[None]:
         """Statements inside may be sent together; an engine without that sends them one by one."""
+        return _ONE_BY_ONE
+
+    def bulk(self) -> AbstractContextManager[None]:
+        """Inside, very many rows are written; an engine that need not know ignores it."""
         return _ONE_BY_ONE
 
     def array(self, values: Sequence[str]) -> object:

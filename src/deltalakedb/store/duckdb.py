@@ -148,6 +148,7 @@ class DuckdbSession(Session):
     """A transaction on one DuckDB cursor."""
 
     engine: ClassVar[Engine] = "duckdb"
+    opens_in_steps: ClassVar[bool] = True
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, translated: Translated) -> None:
         self._connection = connection

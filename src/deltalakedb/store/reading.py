@@ -19,12 +19,16 @@ _PROTOCOL = _METADATA + len(METADATA_UPDATES.columns)
 
 
 class Known(NamedTuple):
-    """The metaData and the protocol that a reader holds already, and the versions that set them."""
+    """The metaData and the protocol that a reader holds already, and the versions that set them.
+
+    `newest` is the head as it was last seen: while it stays there, nothing of it can change.
+    """
 
     metadata_version: int = -1
     metadata: Metadata | None = None
     protocol_version: int = -1
     protocol: Protocol | None = None
+    newest: OpenedVersion | None = None
 
 
 class OpenedVersion(NamedTuple):
@@ -49,14 +53,20 @@ def open_version(
 
     It is one statement, which is one instant. Of `known` only what has changed is read again.
     """
+    if session.opens_in_steps and known.newest and version is None and timestamp is None:
+        head = session.one("head", table_id=table_id)
+        if head is None or head[0] == known.newest.head:
+            return None if head is None else known.newest._replace(known=known)
     row = session.open_version(table_id, version, timestamp, known[0], known[2])
     if row is None:
         return None
     if row[1] is None:
         return OpenedVersion(int(row[0]), None, 0, Counts(), Known())
-    return OpenedVersion(
-        int(row[0]), row[1], row[2], Counts(*row[_COUNTS:_UPDATES]), _updated(session, row, known)
+    opened = OpenedVersion(int(row[0]), row[1], row[2], Counts(*row[_COUNTS:_UPDATES]), Known())
+    held = _updated(session, row, known)._replace(
+        newest=opened if opened.version == opened.head else None
     )
+    return opened._replace(known=held)
 
 
 def _updated(session: Session, row: Row, known: Known) -> Known:

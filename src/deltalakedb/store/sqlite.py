@@ -17,8 +17,8 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -56,6 +56,8 @@ _PRAGMAS = {
     "synchronous": re.compile(r"off|normal|full|extra|[0-3]", re.IGNORECASE),
     "temp_store": re.compile(r"default|file|memory|[0-2]", re.IGNORECASE),
 }
+# In KiB, as it is negative.
+_BULK_CACHE = -256 * 1024
 _ONE_WRITER = "SQLite lets one process write at a time"
 
 
@@ -94,6 +96,20 @@ class SqliteSession(Session):
             if sqlite3.complete_statement(statement):
                 self.execute(statement, {})
                 statement = ""
+
+    @contextmanager
+    def bulk(self) -> Iterator[None]:
+        # A page that leaves the cache is written at once, and again when it changes again: with
+        # the small cache of SQLite each page of an index over paths would be, many times.
+        if "cache_size" in self._url.options:
+            yield
+            return
+        before = int(self.execute("PRAGMA cache_size", {})[0][0])
+        self.execute(f"PRAGMA cache_size = {_BULK_CACHE}", {})
+        try:
+            yield
+        finally:
+            self.execute(f"PRAGMA cache_size = {before}", {})
 
     def array(self, values: Sequence[str]) -> object:
         _refuse_nul(values)

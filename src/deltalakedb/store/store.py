@@ -307,7 +307,7 @@ class Store:
         """
         plan = plan_of(metadata)
         row = session.one("plan", table_id=table_id)
-        if row is not None and row[0] != plan_text(plan):
+        if row is not None and _text(session, row[0]) != plan_text(plan):
             self.replan(session, table_id, plan)
         session.changed(
             "update_table",
@@ -321,6 +321,13 @@ class Store:
 
     def replan(self, session: Session, table_id: str, plan: Plan) -> None:
         """Make the keys of every file of a table anew, a page at a time."""
+        if not plan:
+            session.changed("clear_keys", table_id=table_id)
+            return
+        with session.bulk():
+            self._write_keys(session, table_id, plan)
+
+    def _write_keys(self, session: Session, table_id: str, plan: Plan) -> None:
         keys = FileKeys(plan)
         decode = session.decode_text
         after: Row = ("", "", -1)
@@ -397,6 +404,10 @@ def _work_item(record: VersionRecord, payload: Payload) -> Row:
 
 def _table(session: Session, row: Row | None) -> TableRecord | None:
     return None if row is None else TableRecord.from_row(row, session)
+
+
+def _text(session: Session, value: str | None) -> str | None:
+    return None if value is None else session.decode_text(value)
 
 
 @cache

@@ -1,4 +1,13 @@
--- Queries about a whole table, for taking over a history. The same on every engine.
+-- Queries about a whole table, for taking over a history and making keys anew. The same on every
+-- engine.
+
+-- name: clear_keys
+-- Take the keys from the files of a table that has no planned columns any more.
+UPDATE dl_active_files
+SET key1_width = NULL, key1_low = NULL, key1_high = NULL,
+    key2_width = NULL, key2_low = NULL, key2_high = NULL,
+    key3_width = NULL, key3_low = NULL, key3_high = NULL
+WHERE table_id = :table_id AND key1_width IS NOT NULL;
 
 -- name: interval_totals
 -- How many files and bytes each kind of interval has: what was live at any version follows from it.

@@ -268,8 +268,7 @@ UPDATE dl_tables SET plan = :plan WHERE table_id = :table_id;
 SELECT path, dv_id, removed_version, stats, partition_values
 FROM dl_active_files
 WHERE table_id = :table_id
-  AND (path > :path OR (path = :path AND dv_id > :dv_id)
-       OR (path = :path AND dv_id = :dv_id AND removed_version > :removed_version))
+  AND (path, dv_id, removed_version) > (:path, :dv_id, :removed_version)
 ORDER BY path, dv_id, removed_version LIMIT :limit;
 
 -- name: write_keys

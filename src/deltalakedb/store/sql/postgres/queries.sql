@@ -71,10 +71,17 @@ CREATE TEMPORARY TABLE dl_incoming_keys (
 ) ON COMMIT DROP;
 
 -- name: write_keys
+-- The lateral subquery is an order: look each key up, instead of looking through the keys for each
+-- file. Nobody knows how many there are, as nobody has analysed the temporary table.
 UPDATE dl_active_files AS f
 SET key1_width = k.key1_width, key1_low = k.key1_low, key1_high = k.key1_high,
     key2_width = k.key2_width, key2_low = k.key2_low, key2_high = k.key2_high,
     key3_width = k.key3_width, key3_low = k.key3_low, key3_high = k.key3_high
 FROM dl_incoming_keys AS k
-WHERE f.table_id = k.table_id AND f.path = k.path AND f.dv_id = k.dv_id
-  AND f.removed_version = k.removed_version;
+CROSS JOIN LATERAL (
+    SELECT ctid AS place FROM dl_active_files
+    WHERE table_id = k.table_id AND path = k.path AND dv_id = k.dv_id
+      AND removed_version = k.removed_version
+    OFFSET 0
+) AS found
+WHERE f.ctid = found.place;
