@@ -316,7 +316,9 @@ def _get(value: Any, path: ColumnPath) -> Any:
 
 def _of_partition(column: PlannedColumn) -> _Keys:
     name, data_type = column.physical[0], column.type
-    return lambda _document, partition: _partition_keys(partition.get(name), data_type)
+    # Many files share a partition.
+    keys = lru_cache(maxsize=1024)(lambda text: _partition_keys(text, data_type))
+    return lambda _document, partition: keys(partition.get(name))
 
 
 def _partition_keys(text: str | None, data_type: DataType) -> Range:

@@ -239,7 +239,7 @@ def take_over(
         history = open_history(list_log(storage), spool, location=location)
         work = _Import(store, history, name, location, progress)
         try:
-            with store.write() as session:
+            with store.write() as session, session.bulk():
                 return work.run(session)
         except CommitOutcomeUnknownError:
             found = _look_up(store, name, work.table_id)
