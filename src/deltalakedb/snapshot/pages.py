@@ -78,12 +78,13 @@ def read_batch(data: bytes, columns: Sequence[str] | None = None) -> pa.RecordBa
     """The batch of a page, with some of its columns, in that order."""
     import pyarrow as pa
 
+    # Arrow's threads gain nothing here, and a forked child of a process that has them may crash.
+    options = pa.ipc.IpcReadOptions(use_threads=False)
     buffer = pa.py_buffer(data)
     if columns is None:
-        return pa.ipc.open_stream(buffer).read_next_batch()
+        return pa.ipc.open_stream(buffer, options=options).read_next_batch()
     names = pa.ipc.read_schema(buffer).names
-    positions = sorted(names.index(name) for name in columns)
-    options = pa.ipc.IpcReadOptions(included_fields=positions)
+    options.included_fields = sorted(names.index(name) for name in columns)
     batch = pa.ipc.open_stream(buffer, options=options).read_next_batch()
     return batch.select(list(columns))
 
