@@ -86,8 +86,15 @@ def check_figures(lake: Lake, golden: GoldenTable, table: Table) -> None:
     assert [record.version for record in history] == [s["v"] for s in snapshots]
     for record, expected in zip(history, snapshots, strict=True):
         with lake.store.read() as session:
-            rows = session.run("files_at", table_id=table.table_id, version=expected["v"])
-        files = [(row[0], row[1]) for row in rows]
+            rows = session.execute(
+                lake.store.dialect.sql(
+                    "SELECT path, dv_id FROM dl_active_files WHERE table_id = :table_id "
+                    "AND added_version <= :version AND removed_version > :version"
+                ),
+                {"table_id": table.table_id, "version": expected["v"]},
+            )
+            files = [(session.decode_text(row[0]), session.decode_text(row[1])) for row in rows]
+            assert not lake.store.check_active_files(session, table.table_id)
         assert len(files) == expected["files"] == record.counts.live_files, expected["v"]
         assert record.counts.live_bytes == expected["bytes"], expected["v"]
         assert file_digest(files) == expected["digest"], expected["v"]
