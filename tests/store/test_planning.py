@@ -1,12 +1,14 @@
 """Conditions on planned columns: which key is looked up, what is found, and what is refused."""
 
 import json
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
 import deltalakedb
 from deltalakedb.actions.planning import PLANNING_COLUMNS, plan_of
+from deltalakedb.actions.schema import COLUMN_ID, PHYSICAL_NAME
 from deltalakedb.errors import InvalidConditionError
 from deltalakedb.lake import Lake
 from deltalakedb.snapshot import planned
@@ -14,7 +16,8 @@ from deltalakedb.snapshot.where import parse_where
 from deltalakedb.store.url import Engine
 from store.planned_tables import by_id, check_keys, file, found, query_of, uses_keys
 
-from fix_lake import add, new_lake_table, row_counts, schema_json
+from fix_delta_log import PROTOCOL, metadata, write_commit
+from fix_lake import SCHEMA, add, new_lake_table, row_counts, schema_json
 from fix_store import Catalogs
 
 # --- which key ----------------------------------------------------------------------------
@@ -216,6 +219,27 @@ def test_columns_may_have_any_name(lake: Lake) -> None:
     table.commit([file(f"f{n}", f"v{n}", column=physical) for n in range(5)])
     assert found(table, f"`{odd}` = 'v3'") == ["f3"]
     assert uses_keys(table, f"`{odd}` = 'v3'")
+    check_keys(lake, table)
+
+
+def test_physical_names_mean_nothing_without_column_mapping(lake: Lake, tmp_path: Path) -> None:
+    """Some writer left them behind; partition values and statistics have the names themselves."""
+    document = json.loads(SCHEMA)
+    for number, field in enumerate(document["fields"]):
+        field["metadata"] = {PHYSICAL_NAME: f"col-{number}", COLUMN_ID: number}
+    begin = metadata(
+        {PLANNING_COLUMNS: "id"}, partitionColumns=["day"], schemaString=json.dumps(document)
+    )
+    write_commit(tmp_path, 0, [PROTOCOL, begin])
+    write_commit(tmp_path, 1, [file(f"f{n}", n, values={"day": f"d{n}"}) for n in range(5)])
+    table = lake.import_table(str(tmp_path), name="imported")
+    assert found(table, "day = 'd3'") == ["f3"]
+    assert found(table, "id = 3") == ["f3"]
+    assert found(table, "id < 3 AND day > 'd0'") == ["f1", "f2"]
+    assert uses_keys(table, "id = 3")
+    assert table.snapshot().metadata.schema_string == json.dumps(document)
+    table.commit([file("f5", 5, values={"day": "d5"})])
+    assert found(table, "day = 'd5'") == ["f5"]
     check_keys(lake, table)
 
 

@@ -7,7 +7,7 @@ each field keeps in `extra` the JSON keys that this release does not know.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from deltalakedb.errors import InvalidSchemaError
@@ -158,6 +158,18 @@ def physical_name(struct_field: StructField) -> str:
     """The name in data files, partition values and statistics."""
     name = struct_field.metadata.get(PHYSICAL_NAME)
     return name if isinstance(name, str) else struct_field.name
+
+
+def without_physical_names(struct: StructType) -> StructType:
+    """The schema as a table without column mapping has it: there, such names mean nothing."""
+    fields = []
+    for field_ in struct.fields:
+        metadata = {k: v for k, v in field_.metadata.items() if k != PHYSICAL_NAME}
+        inner = field_.type
+        if isinstance(inner, StructType):
+            inner = without_physical_names(inner)
+        fields.append(replace(field_, metadata=metadata, type=inner))
+    return replace(struct, fields=tuple(fields))
 
 
 def column_id(struct_field: StructField) -> int | None:

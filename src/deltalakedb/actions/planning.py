@@ -20,6 +20,7 @@ from deltalakedb.actions.datatypes import (
     PrimitiveType,
     StructType,
     physical_name,
+    without_physical_names,
 )
 from deltalakedb.actions.schema_json import schema_from_json
 from deltalakedb.actions.statistics import parse_column_list
@@ -67,9 +68,10 @@ def check_plan(metadata: Metadata) -> None:
         )
 
 
-def _key(metadata: Metadata) -> tuple[str, tuple[str, ...], str | None]:
+def _key(metadata: Metadata) -> tuple[str | None, bool, tuple[str, ...], str | None]:
     return (
-        metadata.schema_string or "",
+        metadata.schema_string,
+        metadata.has_column_mapping,
         tuple(metadata.partition_columns),
         metadata.configuration.get(PLANNING_COLUMNS),
     )
@@ -94,12 +96,17 @@ def has_order(data_type: DataType) -> bool:
 
 @lru_cache(maxsize=256)
 def _listed(
-    schema_string: str, partition_columns: tuple[str, ...], listed: str | None
+    schema_string: str | None,
+    mapped: bool,  # noqa: FBT001 - part of the key
+    partition_columns: tuple[str, ...],
+    listed: str | None,
 ) -> tuple[Plan, str]:
     """The plan, and what is wrong with the property, if anything is."""
     if not partition_columns and listed is None:
         return (), ""
-    schema = schema_from_json(schema_string) if schema_string else StructType(())
+    schema = StructType(()) if schema_string is None else schema_from_json(schema_string)
+    if not mapped:
+        schema = without_physical_names(schema)
     partitions = {name.lower() for name in partition_columns}
     chosen: dict[ColumnPath, PlannedColumn] = {}
     paths, problem = _paths(listed)

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from deltalakedb.actions import z85
-from deltalakedb.actions.datatypes import StructType
+from deltalakedb.actions.datatypes import PHYSICAL_NAME, StructType, without_physical_names
 from deltalakedb.actions.schema_json import schema_from_json
 from deltalakedb.errors import InvalidActionError
 
@@ -141,10 +141,21 @@ class Metadata:
 
     @property
     def schema(self) -> StructType:
-        """The parsed schema; a table whose log has none gets the empty struct."""
+        """The parsed schema; a table whose log has none gets the empty struct.
+
+        Physical names that were left behind in a table without column mapping are left out.
+        """
         if self.schema_string is None:
             return StructType(())
-        return schema_from_json(self.schema_string)
+        schema = schema_from_json(self.schema_string)
+        if not self.has_column_mapping and PHYSICAL_NAME in self.schema_string:
+            return without_physical_names(schema)
+        return schema
+
+    @property
+    def has_column_mapping(self) -> bool:
+        """Whether files and the log name columns by their physical names."""
+        return self.configuration.get("delta.columnMapping.mode", "none") != "none"
 
 
 @dataclass(frozen=True, slots=True)
