@@ -2,12 +2,14 @@
 
 With the statistics of real rows, and every scan allowed: the planner chooses. One table of 5,000
 files lies beside ten others, as in a catalog that is in use. (DuckDB has no such indexes: its zone
-maps serve ranges, and its plans do not name them.)
+maps serve ranges, and its plans do not name them.) Lookups by keys are orders to the planner: they
+must do without statistics too, and touch few rows beside those that they find.
 """
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -15,12 +17,17 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from deltalakedb.actions.order_keys import HIGHEST, LOWEST, Range, width_class
 from deltalakedb.clock import ManualClock
+from deltalakedb.snapshot import planned
+from deltalakedb.snapshot.predicate import Constant
 from deltalakedb.store.dialect import Dialect, Row, Session
 from deltalakedb.store.migrate import Migrator
 from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import (
+    ACTIVE_FILES,
     ADD_FILES,
+    FILE_PAGES,
     HEADS,
     LIVE,
     METADATA_UPDATES,
@@ -29,7 +36,6 @@ from deltalakedb.store.relations import (
     REMOVE_FILES,
     TABLES,
     TXN_ACTIONS,
-    UNPLANNED_FILES,
     VERSIONS,
 )
 from deltalakedb.store.url import Engine, parse_url
@@ -86,7 +92,17 @@ NAMED = {
     "removes_after": {"dl_remove_files_pkey"},
     "versions_after": {"dl_table_versions_pkey"},
     "newest_app_txn": {"dl_txn_actions_app"},
+    "pages_at": {"dl_file_pages_validity"},
 }
+PLAN = '[{"partition": false, "path": ["id"], "type": "long"}]'
+# Slot of the plan, what is looked for, and how many files have it: of the keys in `files`.
+LOOKUPS: list[tuple[int, list[Range], int]] = [
+    (1, [(2_000, 2_000)], 1),
+    (1, [(2_000, 2_099)], 100),
+    (1, [(5, 5), (700, 719), (4_990, HIGHEST)], 31),
+    (2, [(20_010, 20_010)], 13),
+    (3, [(17, 17)], 102),
+]
 PARAMS: dict[str, object] = {
     "table_id": TABLE_ID,
     "name": "t3",
@@ -110,9 +126,13 @@ def files(table_id: str, commits: int) -> Iterator[tuple[Row, Row, Row | None]]:
             path = f"part-{number * 7919 % 100_003:08d}-{number}"
             rest: Row = (1, 1, True, f'{{"day":"1-{number % 97}"}}', "{}", *[None] * 6)
             gone = version + 1 if slot % 2 and version + 1 < commits else None
+            bounds = (number, number), (number * 10, number * 10 + 120), (number % 97, number % 97)
+            if number % 100 == 50:  # nothing is known of it
+                bounds = (*bounds[:2], (LOWEST, HIGHEST))
+            keys = [key for low, high in bounds for key in (width_class(low, high), low, high)]
             yield (
                 (table_id, version, path, "", *rest),
-                (table_id, path, "", version, gone or LIVE, *rest),
+                (table_id, path, "", version, gone or LIVE, *rest, *keys),
                 (table_id, gone, path, "", 1, True, *[None] * 9) if gone else None,
             )
 
@@ -123,7 +143,7 @@ def fill(session: Session) -> None:
     for table_id, commits in sizes.items():
         rows = list(files(table_id, commits))
         session.insert(ADD_FILES, [add for add, _, _ in rows])
-        session.insert(UNPLANNED_FILES, [active for _, active, _ in rows])
+        session.insert(ACTIVE_FILES, [active for _, active, _ in rows])
         session.insert(REMOVE_FILES, [remove for _, _, remove in rows if remove])
         versions = range(commits)
         session.insert(
@@ -150,6 +170,14 @@ def fill(session: Session) -> None:
             ],
         )
         session.insert(HEADS, [(table_id, commits - 1)])
+        session.insert(
+            FILE_PAGES,
+            [(table_id, v, v, v + 10, 1, b"x", None) for v in range(commits)],
+        )
+    session.insert(
+        TABLES,
+        [(t, f"full{n}", f"s3://b/full{n}", 1, 2, "{}", 1, 1, PLAN) for n, t in enumerate(sizes)],
+    )
     empty = [str(UUID(int=0xE << 64 | n)) for n in range(2_000)]
     session.insert(HEADS, [(table_id, 0) for table_id in empty])
     session.insert(
@@ -170,7 +198,24 @@ def filled(
     catalog: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Dialect]:
     """A catalog in use, with the statistics that its planner would have."""
-    engine: Engine = "postgres" if catalog == "postgres" else "sqlite"
+    with opened(catalog, request, tmp_path_factory) as dialect:
+        yield dialect
+
+
+@pytest.fixture(scope="module", params=["postgres", "postgres unanalysed", "sqlite"])
+def keyed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Dialect]:
+    """The same, also without statistics."""
+    with opened(request.param, request, tmp_path_factory) as dialect:
+        yield dialect
+
+
+@contextmanager
+def opened(
+    catalog: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Dialect]:
+    engine: Engine = "postgres" if catalog.startswith("postgres") else "sqlite"
     if engine == "postgres":
         server: PostgresServer = request.getfixturevalue("postgres_server")
         url = server.url(server.create_database())
@@ -179,9 +224,13 @@ def filled(
         url = f"sqlite:///{folder}/lake.db"
     dialect = DIALECTS[engine](parse_url(url))
     Migrator(dialect, ManualClock()).up()
+    if catalog == "postgres unanalysed":
+        with psycopg.connect(url, autocommit=True) as connection:
+            for relation in (ACTIVE_FILES, TABLES):
+                connection.execute(f"ALTER TABLE {relation.name} SET (autovacuum_enabled = false)")
     with dialect.write() as session:
         fill(session)
-    if engine == "postgres":
+    if catalog == "postgres":
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("VACUUM ANALYZE")
     elif catalog == "sqlite analysed":
@@ -193,9 +242,16 @@ def filled(
     dialect.close()
 
 
-def used(dialect: Dialect, sql: str, *, as_anybody: bool = False) -> tuple[set[str], str]:
+def used(
+    dialect: Dialect,
+    sql: str,
+    *,
+    as_anybody: bool = False,
+    more: Mapping[str, object] | None = None,
+) -> tuple[set[str], str]:
     """The indexes that the plan of a query names, and the plan."""
     params = {k: v for k, v in PARAMS.items() if re.search(rf"(?<!:)[:(]{k}\b", sql)}
+    params |= more or {}
     with dialect.write() as session:
         paths = [f"part-{n:08d}" for n in range(5)]
         params["paths"] = session.array(paths)
@@ -209,7 +265,7 @@ def used(dialect: Dialect, sql: str, *, as_anybody: bool = False) -> tuple[set[s
             plan = json.loads(answer[0][0])[0]["Plan"]
             return set(_indexes(plan)), json.dumps(plan, indent=1)
         steps = [row[3] for row in session.execute(f"EXPLAIN QUERY PLAN {sql}", params)]
-    names = re.findall(r"INDEX (\w+)", " ".join(steps))
+    names = re.findall(r"INDEX ([a-z]\w+)", " ".join(steps))
     return {_sqlite_name(name) for name in names}, "\n".join(steps)
 
 
@@ -267,6 +323,56 @@ def test_a_multi_table_transaction_is_found_by_its_index(filled: Dialect) -> Non
     assert indexes == {"dl_table_versions_transaction"}, plan
 
 
+# --- lookups by keys ----------------------------------------------------------------------
+
+
+def looked_up(dialect: Dialect, slot: int, ranges: list[Range]) -> tuple[str, dict[str, object]]:
+    keys = planned.Keys(PLAN, {slot: ranges}, Constant(value=True))
+    found = planned.looked_up(dialect.engine, ("path", "stats"), keys, slot)
+    return dialect.sql(found.text), {"table_id": TABLE_ID, "version": HEAD, **found.params}
+
+
+@pytest.mark.parametrize(("slot", "ranges", "count"), LOOKUPS)
+def test_keys_are_looked_up_by_their_index(
+    keyed: Dialect, slot: int, ranges: list[Range], count: int
+) -> None:
+    sql, params = looked_up(keyed, slot, ranges)
+    indexes, plan = used(keyed, sql, more=params)
+    assert indexes == {f"dl_active_files_key{slot}", "dl_tables_pkey"}, plan
+    overlap = " OR ".join(f"(key{slot}_low <= {b} AND key{slot}_high >= {a})" for a, b in ranges)
+    every = f"SELECT count(*) FROM dl_active_files WHERE table_id = :table_id AND ({overlap})"
+    with keyed.read() as session:
+        assert session.execute(keyed.sql(every), {"table_id": TABLE_ID}) == [(count,)]
+
+
+@pytest.mark.parametrize(("slot", "ranges", "count"), LOOKUPS)
+def test_a_lookup_touches_few_rows_beside_those_it_finds(
+    keyed: Dialect, slot: int, ranges: list[Range], count: int
+) -> None:
+    if keyed.engine != "postgres":
+        pytest.skip("SQLite does not say how many rows it has read")
+    sql, params = looked_up(keyed, slot, ranges)
+    with keyed.read() as session:
+        answer = session.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", params)
+    scans = [n for n in _nodes(json.loads(answer[0][0])[0]["Plan"]) if "Index Name" in n]
+    (scan,) = [n for n in scans if n["Index Name"] == f"dl_active_files_key{slot}"]
+    touched = scan["Actual Loops"] * (scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0))
+    assert touched <= 2 * count + 20, scan
+
+
+def test_of_two_columns_both_indexes_are_counted(keyed: Dialect) -> None:
+    ranges: dict[int, list[Range]] = {1: [(0, HIGHEST)], 2: [(20_010, 20_010)], 3: [(17, 17)]}
+    keys = planned.Keys(PLAN, ranges, Constant(value=True))
+    with keyed.read() as session:
+        assert planned.best_slot(session, keys, TABLE_ID) == 2
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for below in plan.get("Plans", ()):
+        yield from _nodes(below)
+
+
 def test_every_secondary_index_serves_a_query_of_this_page(filled: Dialect) -> None:
     """An index that no documented query uses has to go."""
     with filled.read() as session:
@@ -278,5 +384,7 @@ def test_every_secondary_index_serves_a_query_of_this_page(filled: Dialect) -> N
         )
     secondary = {name for (name,) in rows if not name.endswith(("_pkey", "_key"))}
     serving = {index for sets in DOCUMENTED.values() for names in sets for index in names}
+    serving |= {index for names in NAMED.values() for index in names}
     serving |= {"dl_table_versions_transaction"}
+    serving |= {f"dl_active_files_key{slot}" for slot, _, _ in LOOKUPS}
     assert secondary - serving == set()
