@@ -36,6 +36,7 @@ def tiny_pages() -> Iterator[None]:
         patch.setattr(page_builder, "LEAST_CHANGES", 3)
         patch.setattr(page_builder, "_SHARE", 2)
         patch.setattr(pages, "LEAST_FILES", 0)
+        patch.setattr(pages, "LEAST_STREAMED", 0)
         yield
 
 
@@ -60,6 +61,16 @@ def check_versions(lake: Lake, table: Table, states: list[State]) -> int:
             order = [("path", "ascending"), ("dv_id", "ascending")]
             assert found.sort_by(order).to_pylist() == rows.sort_by(order).to_pylist()
         assert listed(snapshot.files()) == expected
+        streamed = list(snapshot.iter_files(3, columns=COLUMNS))
+        assert all(batch.num_rows == 3 for batch in streamed[:-1])
+        assert sorted(row for batch in streamed for row in listed(batch)) == expected
+        stream = pages.stream_pages(
+            lake.store, snapshot.table, version, ("size_bytes",), expected=len(expected)
+        )
+        assert (stream is not None) == bool(there)
+        if stream is not None:
+            sizes = [size.as_py() for batch in stream for size in batch["size_bytes"]]
+            assert sorted(sizes) == sorted(row[2] for row in expected)
     return served
 
 

@@ -22,7 +22,7 @@ from deltalakedb.actions import (
 from deltalakedb.actions.codec import ORDER
 from deltalakedb.store import Store
 from deltalakedb.store.dialect import Session
-from deltalakedb.store.relations import ACTIVE_FILES, ADD_FILES
+from deltalakedb.store.relations import ADD_FILES, UNPLANNED_FILES
 from deltalakedb.store.rows import from_row
 
 from fix_store import append, new_table
@@ -284,7 +284,7 @@ def stored_and_read(store: Store, actions: Sequence[Action]) -> list[Action]:
 def live_files(store: Store, session: Session, table_id: str) -> list[Action]:
     """The live files of a table as dl_active_files has them."""
     query = (
-        f"SELECT {', '.join(ACTIVE_FILES.columns)} FROM dl_active_files "
+        f"SELECT {', '.join(UNPLANNED_FILES.columns)} FROM dl_active_files "
         "WHERE table_id = :table_id AND removed_version = 9223372036854775807"
     )
     rows = session.execute(store.dialect.sql(query), {"table_id": table_id})

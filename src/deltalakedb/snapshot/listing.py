@@ -251,6 +251,14 @@ def _counted(
         yield from _counted(store, table, query.otherwise)
 
 
+def rebatched(
+    batches: Generator[pa.RecordBatch, None, None], size: int
+) -> Generator[pa.RecordBatch, None, None]:
+    """As `rebatch`; closing it closes the batches too."""
+    with closing(batches):
+        yield from rebatch(batches, size)
+
+
 def rebatch(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
     """The same rows in batches of exactly `size` rows; the last may be smaller."""
     import pyarrow as pa

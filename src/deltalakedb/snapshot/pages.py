@@ -8,9 +8,12 @@ another number, it would not be used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
+from deltalakedb.errors import CatalogError
 from deltalakedb.snapshot import listing
 from deltalakedb.store.arrow import schema_of
 from deltalakedb.telemetry import span
@@ -20,8 +23,11 @@ if TYPE_CHECKING:
 
     from deltalakedb.store import Store, TableRecord
 
+_DECODERS: Final = min(4, os.cpu_count() or 1)
 LEAST_FILES: Final = 500
 """A table with fewer live files is listed from its rows at once."""
+LEAST_STREAMED: Final = 50_000
+"""A table with fewer live files is streamed from its rows: they come in few batches anyway."""
 
 
 def list_from_pages(
@@ -40,7 +46,9 @@ def list_from_pages(
     since = max(mark for mark in marks if mark is not None)
     # To leave out a file that was removed since, its key is needed.
     wanted = columns if version <= paged else tuple(dict.fromkeys((*columns, "path", "dv_id")))
-    batches = [_live(row[0], row[1], wanted, version) for row in rows]
+    # Threads of our own, for this call alone: nothing is left of them that a fork could break.
+    with ThreadPoolExecutor(max_workers=min(len(rows), _DECODERS)) as pool:
+        batches = list(pool.map(lambda row: _live(row[0], row[1], wanted, version), rows))
     files = pa.Table.from_batches(batches, schema_of(wanted))
     if version > paged:
         removed = listing.read_table(store, table, listing.files_removed(table, paged, version))
@@ -49,6 +57,72 @@ def list_from_pages(
         added = listing.files_added(table, since, version, columns, store.dialect.engine)
         files = pa.concat_tables([files, listing.read_table(store, table, added)])
     return files if files.num_rows == expected else None
+
+
+def stream_pages(
+    store: Store, table: TableRecord, version: int, columns: tuple[str, ...], *, expected: int
+) -> Generator[pa.RecordBatch, None, None] | None:
+    """The files that are live at a version, a page at a time; None where pages cannot tell.
+
+    Whether they can is known before the first batch. No connection is held between two of them.
+    """
+    import pyarrow.compute as pc
+
+    if expected < LEAST_STREAMED:
+        return None
+    pages = store.dialect.ask(lambda session: session.page_list_at(table.table_id, version))
+    if not pages:
+        return None
+    paged, *marks = pages[0][3:]
+    since = max(mark for mark in marks if mark is not None)
+    gone = None
+    total = 0
+    for _, num_files, removed, *_ in pages:
+        until = None if removed is None else read_batch(removed).column(0)
+        total += num_files if until is None else pc.sum(pc.greater(until, version)).as_py()
+    if version > paged:
+        gone = listing.read_table(store, table, listing.files_removed(table, paged, version))
+        total -= gone.num_rows
+    added = listing.read_table(
+        store, table, listing.files_added(table, since, version, columns, store.dialect.engine)
+    )
+    if total + added.num_rows != expected:
+        return None
+    numbers = [(row[0], row[2]) for row in pages]
+    return _stream(store, table, version, columns, numbers=numbers, gone=gone, added=added)
+
+
+def _stream(
+    store: Store,
+    table: TableRecord,
+    version: int,
+    columns: tuple[str, ...],
+    *,
+    numbers: Sequence[tuple[int, bytes | None]],
+    gone: pa.Table | None,
+    added: pa.Table,
+) -> Generator[pa.RecordBatch, None, None]:
+    import pyarrow as pa
+
+    wanted = columns if gone is None else tuple(dict.fromkeys((*columns, "path", "dv_id")))
+    for number, removed in numbers:
+        with span("deltalakedb.pages", table=table.name):
+            data = store.dialect.ask(
+                lambda session, number=number: session.page(table.table_id, number)  # type: ignore[misc]
+            )
+        if data is None:
+            raise CatalogError(
+                f"The files of table {table.name!r} cannot be listed to the end",
+                why="Its pages were made anew meanwhile",
+                fix="List them again",
+            )
+        batch = _live(data, removed, wanted, version)
+        store.metrics.count("rows_scanned", batch.num_rows)
+        if gone is None:
+            yield batch
+        else:
+            yield from without(pa.Table.from_batches([batch]), gone).select(columns).to_batches()
+    yield from added.to_batches()
 
 
 def _live(

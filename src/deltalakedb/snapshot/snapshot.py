@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from deltalakedb.actions import Metadata, Protocol
 from deltalakedb.actions.features import check_readable
 from deltalakedb.snapshot import listing
-from deltalakedb.snapshot.pages import list_from_pages
+from deltalakedb.snapshot.pages import list_from_pages, stream_pages
 from deltalakedb.snapshot.resolve import resolve, to_datetime
 from deltalakedb.store import reading
 from deltalakedb.telemetry import span
@@ -149,17 +149,24 @@ class Snapshot:
     ) -> Generator[pa.RecordBatch, None, None]:
         """The same files in batches of exactly `batch_size` rows, the last one smaller.
 
-        Memory stays bounded by a few batches. A connection is held from the first batch until the
-        iterator is exhausted, closed or collected.
+        Memory stays bounded by a few batches. A connection may be held from the first batch until
+        the iterator is exhausted, closed or collected.
         """
+        names = listing.check_columns(columns)
+        size = listing.check_count("batch_size", batch_size, least=1)
+        if where is None:
+            batches = stream_pages(
+                self._store, self.table, self.version, names, expected=self.num_files
+            )
+            if batches is not None:
+                return listing.rebatched(batches, size)
         query = listing.find_files(
             self._store,
             self.table,
             self.version,
-            columns=listing.check_columns(columns),
+            columns=names,
             predicate=listing.predicate_of(where, self.metadata),
         )
-        size = listing.check_count("batch_size", batch_size, least=1)
         return listing.read_batches(self._store, self.table, query, size)
 
     # --- rows -----------------------------------------------------------------------------

@@ -75,6 +75,15 @@ class Session(ABC):
         """The pages that serve a version: files, removed, and the versions of `page_marks`."""
         return self.run_binary("pages_at", table_id=table_id, version=version)
 
+    def page_list_at(self, table_id: str, version: int) -> list[Row]:
+        """The pages that serve a version: number, num_files, removed, and the same versions."""
+        return self.run_binary("page_list_at", table_id=table_id, version=version)
+
+    def page(self, table_id: str, page_id: int) -> Any:
+        """The files of a page; None where it is gone."""
+        rows = self.run_binary("page", table_id=table_id, page_id=page_id)
+        return rows[0][0] if rows else None
+
     def one(self, query: str, /, **params: object) -> Row | None:
         """The only row of a named query, or None."""
         rows = self.run(query, **params)

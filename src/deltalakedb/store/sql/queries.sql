@@ -291,6 +291,21 @@ FROM dl_paged_tables AS t
 JOIN dl_file_pages AS p ON p.table_id = t.table_id
 WHERE t.table_id = :table_id AND p.valid_to > :version AND p.valid_from <= :version;
 
+-- name: page_list_at
+-- As pages_at, without the files: those are fetched page by page.
+SELECT p.page_id, p.num_files, p.removed, t.version,
+       (SELECT max(q.valid_from) FROM dl_file_pages AS q
+        WHERE q.table_id = :table_id AND q.valid_from <= :version),
+       (SELECT max(q.valid_to) FROM dl_file_pages AS q
+        WHERE q.table_id = :table_id AND q.valid_to <= :version)
+FROM dl_paged_tables AS t
+JOIN dl_file_pages AS p ON p.table_id = t.table_id
+WHERE t.table_id = :table_id AND p.valid_to > :version AND p.valid_from <= :version
+ORDER BY p.page_id;
+
+-- name: page
+SELECT files FROM dl_file_pages WHERE table_id = :table_id AND page_id = :page_id;
+
 -- name: paged_table
 SELECT version, next_page FROM dl_paged_tables WHERE table_id = :table_id;
 
