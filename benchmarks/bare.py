@@ -19,9 +19,9 @@ from deltalakedb.actions import AddFile, CommitInfo, serialise_commit
 from deltalakedb.store import Counts, VersionRecord
 from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import (
-    ACTIVE_FILES,
     ADD_FILES,
     MIRROR_STATUS,
+    UNPLANNED_FILES,
     VERSIONS,
     Relation,
 )
@@ -77,7 +77,7 @@ def prepare(table_id: str, version: int, adds: Sequence[AddFile]) -> Rows:
         (ADD_FILES, add_rows),
         (VERSIONS, [record.to_row()]),
         (MIRROR_STATUS, [queue]),
-        (ACTIVE_FILES, active_rows(add_rows)),
+        (UNPLANNED_FILES, active_rows(add_rows)),
     ]
 
 

@@ -112,6 +112,9 @@ def start(crowd: Crowd, url: str) -> None:
         name = f"{'blind' if n < 2 else 'mixed'}{n}"
         crowd.start(name, crowd.job("write", name, blind=n < 2, outages=True))
     crowd.start("reader", crowd.job("read", "reader", outages=True))
+    # Whoever is still connecting for the first time has no patience yet.
+    names = [*(f"{'blind' if n < 2 else 'mixed'}{n}" for n in range(WRITERS)), "reader"]
+    crowd.wait_for(0, lambda: all(crowd.has_begun(name) for name in names))
 
 
 def finish(crowd: Crowd, title: str) -> None:
