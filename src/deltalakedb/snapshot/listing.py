@@ -170,6 +170,7 @@ def files_added(
         f"{text} f.removed_version = :live UNION ALL SELECT {chosen} {_FROM_LEDGER[engine]}",
         columns,
         {**keys, "live": LIVE},
+        by_index=True,
     )
 
 
@@ -197,7 +198,7 @@ def files_removed(
         "AND removed_version > :since AND removed_version <= :version AND added_version <= :since"
     )
     keys: dict[str, str | int] = {"table_id": table.table_id, "since": since, "version": version}
-    return FileQuery(text, columns, keys)
+    return FileQuery(text, columns, keys, by_index=True)
 
 
 # --- running ------------------------------------------------------------------------------

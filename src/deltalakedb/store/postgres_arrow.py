@@ -53,6 +53,17 @@ class _Link:
 
     connection: dbapi.Connection
     fit: bool = True
+    by_index: bool = False
+
+    def prepare(self, *, by_index: bool) -> None:
+        """Let the planner read whole relations, or not: without statistics it may think them tiny.
+
+        Looking each of 100,000 files up by reading all of them would take minutes.
+        """
+        if by_index != self.by_index:
+            setting = "off" if by_index else "on"
+            self.execute(f"SELECT set_config('enable_seqscan', '{setting}', false)").close()
+            self.by_index = by_index
 
     def execute(self, text: str) -> dbapi.Cursor:
         cursor = self.connection.cursor(adbc_stmt_kwargs=_OPTIONS)
@@ -85,7 +96,8 @@ class ArrowReader:
     def list_files(self, query: FileQuery) -> Generator[pa.RecordBatch, None, None]:
         """The batches of a query that has keys only."""
         schema = schema_of(query.columns)
-        link, cursor = self._begun(with_literals(query.text, query.keys))
+        text = with_literals(query.text, query.keys)
+        link, cursor = self._begun(text, by_index=query.by_index)
         try:
             # In the middle of a COPY, or after an error, it would have to be drained first.
             link.fit = False
@@ -101,12 +113,13 @@ class ArrowReader:
         """Close idle connections now, and those in use when they come back."""
         self._pool.close()
 
-    def _begun(self, text: str) -> tuple[_Link, dbapi.Cursor]:
+    def _begun(self, text: str, *, by_index: bool) -> tuple[_Link, dbapi.Cursor]:
         """The query under way; on a new connection where the idle one was dead."""
         failure: DeltaLakeDbError | None = None
         for _ in range(2):
             link = self._pool.acquire()
             try:
+                link.prepare(by_index=by_index)
                 return link, link.execute(text)
             except dbapi.Error as error:
                 link.fit = False
