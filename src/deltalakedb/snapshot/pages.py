@@ -47,8 +47,13 @@ def list_from_pages(
     # To leave out a file that was removed since, its key is needed.
     wanted = columns if version <= paged else tuple(dict.fromkeys((*columns, "path", "dv_id")))
     # Threads of our own, for this call alone: nothing is left of them that a fork could break.
-    with ThreadPoolExecutor(max_workers=min(len(rows), _DECODERS)) as pool:
-        batches = list(pool.map(lambda row: _live(row[0], row[1], wanted, version), rows))
+    try:
+        with ThreadPoolExecutor(max_workers=min(len(rows), _DECODERS)) as pool:
+            batches = list(pool.map(lambda row: _live(row[0], row[1], wanted, version), rows))
+    except (pa.ArrowException, OSError, ValueError):
+        # A damaged page: the rows know.
+        store.metrics.count("page_failures_total")
+        return None
     files = pa.Table.from_batches(batches, schema_of(wanted))
     if version > paged:
         removed = listing.read_table(store, table, listing.files_removed(table, paged, version))
