@@ -14,14 +14,14 @@ from functools import lru_cache
 from typing import Final
 
 from deltalakedb.actions.datatypes import (
+    BINARY,
     ColumnPath,
     DataType,
-    DecimalType,
-    PrimitiveType,
     StructType,
     physical_name,
     without_physical_names,
 )
+from deltalakedb.actions.order_keys import has_order_key
 from deltalakedb.actions.schema_json import schema_from_json
 from deltalakedb.actions.statistics import parse_column_list
 from deltalakedb.actions.values import Metadata
@@ -29,13 +29,6 @@ from deltalakedb.errors import ConfigurationError, InvalidSchemaError
 
 PLANNING_COLUMNS: Final = "deltalakedb.planningColumns"
 SLOTS: Final = 3
-
-_ORDERED: Final = frozenset(
-    {
-        *("byte", "short", "integer", "long", "float", "double", "boolean"),
-        *("date", "timestamp", "timestamp_ntz", "string"),
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +82,7 @@ def plan_text(plan: Plan) -> str | None:
 
 def has_order(data_type: DataType) -> bool:
     """Whether values of the type can be kept as a range."""
-    if isinstance(data_type, PrimitiveType):
-        return data_type.name in _ORDERED
-    return isinstance(data_type, DecimalType)
+    return has_order_key(data_type) and data_type != BINARY  # statistics have no bounds of bytes
 
 
 @lru_cache(maxsize=256)

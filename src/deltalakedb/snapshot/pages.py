@@ -121,7 +121,15 @@ def _stream(
                 why="Its pages were made anew meanwhile",
                 fix="List them again",
             )
-        batch = _live(data, removed, wanted, version)
+        try:
+            batch = _live(data, removed, wanted, version)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            store.metrics.count("page_failures_total")
+            raise CatalogError(
+                f"Page {number} of table {table.name!r} is damaged",
+                why=str(error),
+                fix="Run: deltalakedb rebuild; meanwhile files() lists from the rows",
+            ) from error
         store.metrics.count("rows_scanned", batch.num_rows)
         if gone is None:
             yield batch
