@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -47,10 +48,7 @@ class Report:
     def show(self) -> None:
         """One table of ratios."""
         for scenario, medians in self.medians.items():
-            shown = ", ".join(
-                f"{name} {seconds * 1000:.2f} ms" for name, seconds in medians.items()
-            )
-            print(f"{scenario}: {shown}")
+            print(_line(scenario, medians))
         print()
         width = max((len(r.scenario) for r in self.ratios), default=0)
         for r in self.ratios:
@@ -77,7 +75,14 @@ def compare(
             gc.collect()
             times[name].append(contestant())
     report.medians[scenario] = {name: statistics.median(found) for name, found in times.items()}
+    # A run takes long: who waits sees how far it is.
+    print(_line(scenario, report.medians[scenario]), file=sys.stderr, flush=True)
     return times
+
+
+def _line(scenario: str, medians: Mapping[str, float]) -> str:
+    shown = ", ".join(f"{name} {seconds * 1000:.2f} ms" for name, seconds in medians.items())
+    return f"{scenario}: {shown}"
 
 
 def median_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> float:
