@@ -2,8 +2,10 @@
 
 Guarantees:
 
-- `put_if_absent` is atomic on every store: of any number of callers one creates the object, and
-  nobody ever sees half of it. On local disks the object is on the disk when the call returns.
+- `put_if_absent` is atomic: of any number of callers one creates the object, and nobody ever sees
+  half of it. On local disks the object is on the disk when the call returns, and a process that is
+  killed in the middle leaves nothing behind where the system can make files without a name.
+  A store without conditional writes is looked at, written to, and read back.
 - Whatever a store says comes out as a StorageError; `transient` tells whether to try again.
 - Credentials never appear in an error or a repr.
 """
@@ -13,6 +15,8 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -58,6 +62,10 @@ _CLIENT_FAULT: Final = re.compile(
 )
 _DENIED: Final = re.compile(r"\(os error (?:1|13|30)\)|AccessDenied|\b40[13]\b")
 _RETRY: Final = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
+# Whoever waits for a commit does not wait for a store that is ill: a worker will try again.
+_BRIEF_RETRY: Final = {"max_retries": 1, "retry_timeout": timedelta(seconds=5)}
+_BRIEF: Final = {"connect_timeout": "3s", "timeout": "10s"}
+_TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 
 
 def normalise_location(location: object) -> str:
@@ -112,12 +120,15 @@ class ObjectInfo:
     modified_ms: int
 
 
-def open_storage(location: str, storage_options: Mapping[str, str] | None = None) -> Storage:
+def open_storage(
+    location: str, storage_options: Mapping[str, str] | None = None, *, patient: bool = True
+) -> Storage:
     """The object store at `location`; nothing is contacted yet.
 
-    Options are those of the store (`aws_access_key_id`, `region`, `endpoint_url`, …) and of its
-    HTTP client (`allow_http`, `timeout`, …); what is not given comes from the environment.
-    `memory:///name` is a store in this process, for tests.
+    One that is not `patient` gives up after seconds instead of a minute. Options are those of the
+    store (`aws_access_key_id`, `region`, `endpoint_url`, …) and of its HTTP client (`allow_http`,
+    `timeout`, …); what is not given comes from the environment. `memory:///name` is a store in this
+    process, for tests.
     """
     options = check_options(storage_options)
     if location.startswith("memory:"):
@@ -126,7 +137,10 @@ def open_storage(location: str, storage_options: Mapping[str, str] | None = None
     folder = local_path(location)
     if folder is not None:
         return Storage(location, lambda: _local(folder), options, folder=folder)
-    store = open_object_store(location, options)
+    if patient:
+        store = open_object_store(location, options)
+    else:
+        store = open_object_store(location, {**_BRIEF, **options}, retry=_BRIEF_RETRY)
     return Storage(location, lambda: store, options)
 
 
@@ -145,6 +159,7 @@ class Storage:
         self._open = store
         self._store: ObjectStore | None = None
         self._folder = folder
+        self._conditional = True
         self._secrets = tuple(
             value for key, value in (options or {}).items() if value and _SECRET.search(key)
         )
@@ -176,26 +191,60 @@ class Storage:
 
     def put(self, key: str, data: bytes) -> None:
         """Write an object, over whatever was there; readers see the old or the new one."""
-        self._make_folder()
-        self._call(key, "write", lambda store: store.put(key, data, mode="overwrite"))
-        self._sync(key)
+        if self._folder is not None:
+            self._locally(key, "write", lambda path: _replace_file(path, data))
+        else:
+            self._call(key, "write", lambda store: store.put(key, data, mode="overwrite"))
 
-    def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Create an object; False, with nothing written, where there is one already."""
-        from obstore.exceptions import AlreadyExistsError, PreconditionError
+    def put_if_absent(self, key: str, data: bytes, *, settle: bool = True) -> bool:
+        """Create an object; False, with nothing written, where there is one already.
 
-        def create(store: ObjectStore) -> bool:
+        Without `settle` its name may be lost with the power until `settle(…)` is called.
+        """
+        if self._folder is not None:
+            return self._locally(
+                key, "create", lambda path: _create_file(path, data, settle=settle)
+            )
+        return self._call(key, "create", lambda store: self._create(store, key, data))
+
+    def settle(self, prefix: str) -> None:
+        """Make sure that the objects of a folder stay, whatever happens to the power."""
+        if self._folder is not None:
+            self._locally(prefix, "write", _sync_folder)
+
+    def _create(self, store: ObjectStore, key: str, data: bytes) -> bool:
+        from obstore.exceptions import AlreadyExistsError, NotSupportedError, PreconditionError
+
+        if self._conditional:
             try:
                 store.put(key, data, mode="create")
             except (AlreadyExistsError, PreconditionError, FileExistsError):
                 return False
-            return True
+            except (NotSupportedError, NotImplementedError):
+                self._conditional = False
+            else:
+                return True
+        if self.head(key) is not None:
+            return False
+        store.put(key, data, mode="overwrite")
+        # Of two that came this far the later one has overwritten the other: this is who stays.
+        return bytes(store.get(key).bytes()) == data
 
-        self._make_folder()
-        created = self._call(key, "create", create)
-        if created:
-            self._sync(key)
-        return created
+    def clear_leftovers(self, prefix: str, *, older_than_seconds: float) -> int:
+        """Delete what killed processes left half written in a folder; how many files.
+
+        Object stores have no such thing: what is not complete is not there.
+        """
+        folder = None if self._folder is None else self._folder / prefix
+        if folder is None or not folder.is_dir():
+            return 0
+        limit = time.time() - older_than_seconds
+        cleared = 0
+        for entry in os.scandir(folder):
+            if _TEMPORARY.fullmatch(entry.name) and entry.stat().st_mtime < limit:
+                Path(entry.path).unlink(missing_ok=True)
+                cleared += 1
+        return cleared
 
     def delete(self, key: str) -> None:
         """Delete an object; there being none is as good."""
@@ -284,24 +333,106 @@ class Storage:
         # Signatures and tokens travel in the query of a URL.
         return _URL_QUERY.sub("?…", text)
 
-    def _make_folder(self) -> None:
-        if self._folder is not None and self._store is None:
-            try:
-                self._folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise self._translate(error, "", "create") from None
+    def _locally(self, key: str, verb: str, act: Callable[[Path], T]) -> T:
+        assert self._folder is not None  # noqa: S101 - only called where there is one
+        if any(part in ("", ".", "..") for part in key.split("/")):
+            raise StorageError(
+                f"Cannot {verb} {self._shown(key)}", why="A key has no empty parts, '.' or '..'"
+            )
+        try:
+            return act(self._folder / key)
+        except OSError as error:
+            raise self._translate(error, key, verb) from None
 
-    def _sync(self, key: str) -> None:
-        # The local store leaves it to the system when bytes and names reach the disk.
-        if self._folder is None:
-            return
-        path = self._folder / key
-        for place in (path, path.parent):
-            handle = os.open(place, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+
+# --- local files --------------------------------------------------------------------------
+
+
+def _create_file(path: Path, data: bytes, *, settle: bool) -> bool:
+    """Create a file with its content, at once; False where there is one."""
+    try:
+        made = _write_unnamed(path, data)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = _write_unnamed(path, data)
+    if made and settle:
+        _sync_folder(path.parent)
+    return made
+
+
+def _write_unnamed(path: Path, data: bytes) -> bool:
+    # A file without a name is gone when its writer dies; the name comes when all is on the disk.
+    flag = getattr(os, "O_TMPFILE", None)
+    if flag is None:
+        return _write_and_link(path, data)
+    try:
+        handle = os.open(path.parent, flag | os.O_WRONLY, 0o666)
+    except (IsADirectoryError, OSError) as error:
+        if isinstance(error, FileNotFoundError) or not path.parent.is_dir():
+            raise
+        return _write_and_link(path, data)  # not every file system can do it
+    try:
+        _write_all(handle, data)
+        # With a folder's handle Python follows the link that /proc has instead of naming it.
+        os.link(f"/proc/self/fd/{handle}", path, src_dir_fd=handle, follow_symlinks=True)
+    except FileExistsError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def _write_and_link(path: Path, data: bytes) -> bool:
+    temporary = _write_temporary(path, data)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
+def _replace_file(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _write_temporary(path, data)
+    try:
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _write_temporary(path: Path, data: bytes) -> Path:
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        _write_all(handle, data)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(handle)
+    return temporary
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(handle, left) :]
+    os.fsync(handle)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# --- obstore ------------------------------------------------------------------------------
 
 
 def _info(meta: Mapping[str, Any]) -> ObjectInfo:
@@ -328,7 +459,9 @@ def check_options(options: object) -> dict[str, str]:
     }
 
 
-def open_object_store(location: str, options: Mapping[str, str]) -> ObjectStore:
+def open_object_store(
+    location: str, options: Mapping[str, str], *, retry: Mapping[str, Any] = _RETRY
+) -> ObjectStore:
     """The obstore behind a location of an object store, for libraries that read through one."""
     from obstore.exceptions import BaseError
     from obstore.store import from_url
@@ -346,7 +479,7 @@ def open_object_store(location: str, options: Mapping[str, str]) -> ObjectStore:
     made: Any = from_url
     try:
         store: ObjectStore = made(
-            location, config=config, client_options=client, retry_config=_RETRY
+            location, config=config, client_options=client, retry_config=retry
         )
     except (BaseError, ValueError, TypeError) as error:
         # The message may hold a value; its first words name the key.

@@ -15,6 +15,8 @@ from deltalakedb.errors import (
 )
 from deltalakedb.storage import Storage, open_storage
 
+from fix_s3 import S3Server
+
 ODD_KEYS = ["a b/c%20d", "day=2026-01-01/x%2Fy.parquet", "é/ü.bin", "q'u\"o#t?e", "a:b/c+d&e"]
 
 
@@ -149,3 +151,47 @@ def test_options_that_no_store_knows_are_named() -> None:
     for options in wrong:
         with pytest.raises(ConfigurationError, match="storage_options"):
             open_storage("s3://bucket/table", options)  # type: ignore[arg-type]
+
+
+def test_what_is_created_without_settling_is_there_and_complete(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path))
+    assert storage.put_if_absent("_delta_log/0.json", b"first", settle=False)
+    assert not storage.put_if_absent("_delta_log/0.json", b"other", settle=False)
+    storage.settle("_delta_log")
+    assert storage.get("_delta_log/0.json") == b"first"
+
+
+def test_a_file_system_without_unnamed_files_is_written_to_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "O_TMPFILE")
+    storage = open_storage(str(tmp_path))
+    assert storage.put_if_absent("log/0.json", b"first")
+    assert not storage.put_if_absent("log/0.json", b"second")
+    assert storage.get("log/0.json") == b"first"
+    assert [path.name for path in (tmp_path / "log").iterdir()] == ["0.json"]
+
+
+def test_what_a_killed_writer_left_behind_is_cleared_and_nothing_else(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path))
+    storage.put("log/_last_checkpoint", b"{}")
+    left = tmp_path / "log" / f"._last_checkpoint.{'0' * 32}.tmp"
+    left.write_bytes(b"half")
+    (tmp_path / "log" / ".hidden.tmp").write_bytes(b"")
+    assert storage.clear_leftovers("log", older_than_seconds=3600) == 0
+    assert storage.clear_leftovers("log", older_than_seconds=-1) == 1
+    assert sorted(path.name for path in (tmp_path / "log").iterdir()) == [
+        ".hidden.tmp",
+        "_last_checkpoint",
+    ]
+    assert storage.clear_leftovers("nothing", older_than_seconds=-1) == 0
+
+
+def test_a_store_without_conditional_writes_is_read_back(
+    s3_server: S3Server, s3_bucket: str
+) -> None:
+    options = {**s3_server.storage_options, "conditional_put": "disabled"}
+    storage = open_storage(f"s3://{s3_bucket}/table", options)
+    assert storage.put_if_absent("_delta_log/0.json", b"first")
+    assert not storage.put_if_absent("_delta_log/0.json", b"second")
+    assert storage.get("_delta_log/0.json") == b"first"
