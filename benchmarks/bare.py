@@ -72,7 +72,7 @@ def prepare(table_id: str, version: int, adds: Sequence[AddFile]) -> Rows:
     )
     add_rows = to_rows(table_id, version, adds)[ADD_FILES]
     digest = hashlib.sha256(data).hexdigest()
-    queue = (table_id, version, "PENDING", 0, None, digest, data, len(data), 0, now, now)
+    queue = (table_id, version, "PENDING", 0, None, digest, data, len(data), 0, now, now, None)
     return [
         (ADD_FILES, add_rows),
         (VERSIONS, [record.to_row()]),

@@ -166,7 +166,7 @@ def load(dialect: PostgresDialect, table_id: UUID, versions: int) -> None:
     mirror = [
         (
             *(str(table_id), v, "PENDING" if v > versions - 4 else "SUCCEEDED", 1, None),
-            *("0" * 64, None, 1_000, 0, START_MS, START_MS),
+            *("0" * 64, None, 1_000, 0, START_MS, START_MS, None),
         )
         for v in range(versions)
     ]

@@ -20,7 +20,9 @@ import pytest
 from deltalakedb.actions.order_keys import HIGHEST, LOWEST, Range, width_class
 from deltalakedb.clock import ManualClock
 from deltalakedb.snapshot import planned
+from deltalakedb.snapshot.listing import files_added
 from deltalakedb.snapshot.predicate import Constant
+from deltalakedb.store import TableRecord
 from deltalakedb.store.dialect import Dialect, Row, Session
 from deltalakedb.store.migrate import Migrator
 from deltalakedb.store.queries import load_queries
@@ -164,7 +166,7 @@ def fill(session: Session) -> None:
         session.insert(
             MIRROR_STATUS,
             [
-                (table_id, v, status, 1, None, "d", None, 1, 0, 1, 1)
+                (table_id, v, status, 1, None, "d", None, 1, 0, 1, 1, None)
                 for v in versions
                 for status in ["SUCCEEDED" if v < commits - 2 else "PENDING"]
             ],
@@ -305,6 +307,27 @@ def test_documented_queries_use_the_intended_indexes(filled: Dialect, catalog: s
 def test_named_queries_use_the_intended_indexes(filled: Dialect, name: str) -> None:
     indexes, plan = used(filled, load_queries(filled.engine)[name])
     assert indexes >= NAMED[name], plan
+
+
+@pytest.mark.parametrize("name", ["live_among", "close_files", "has_path", "has_file", "added"])
+def test_files_of_a_table_that_statistics_do_not_know_yet_are_looked_up_by_path(
+    filled: Dialect, name: str
+) -> None:
+    # A table that was filled just now: the planner thinks that it has no files at all, and that any
+    # index will do. One that reads all of them for each path takes minutes.
+    new = "00000000-0000-0000-0000-0000000000ff"
+    if name == "added":
+        table = TableRecord(new, "new", "s3://b/new", 1, 2, {}, 1, 1)
+        query = files_added(table, 3, HEAD, ("path",), filled.engine)
+        sql, params = filled.sql(query.text), dict(query.params)
+        for key, value in params.items():  # as they are sent
+            sql = re.sub(rf"%\({key}\)s|:{key}\b", f"'{value}'", sql)
+        sql, params = sql.partition("UNION ALL")[2], {}
+    else:
+        sql, params = load_queries(filled.engine)[name], {"table_id": new}
+    indexes, plan = used(filled, sql, more=params)
+    assert "dl_active_files_pkey" in indexes, plan
+    assert "dl_active_files_interval" not in indexes, plan
 
 
 def test_the_newest_version_needs_no_index_of_its_own(filled: Dialect) -> None:

@@ -30,6 +30,7 @@ from deltalakedb.store.relations import (
     FILE_PAGES,
     HEADS,
     MIRROR_STATUS,
+    MIRROR_TABLES,
     PAGED_TABLES,
     RELATIONS,
     TABLES,
@@ -54,11 +55,14 @@ PAGES = {FILE_PAGES.name, PAGED_TABLES.name}
 GRANTED = {
     "reader": {},
     "writer": {
-        "INSERT": {r.name for r in RELATIONS},
+        "INSERT": {r.name for r in RELATIONS if r is not MIRROR_TABLES},
         "UPDATE": {TABLES.name, HEADS.name, ACTIVE_FILES.name, *PAGES},
         "DELETE": {ACTIVE_FILES.name, *PAGES},
     },
-    "mirror": {"UPDATE": {MIRROR_STATUS.name}},
+    "mirror": {
+        "INSERT": {MIRROR_TABLES.name},
+        "UPDATE": {MIRROR_STATUS.name, MIRROR_TABLES.name},
+    },
 }
 PASSWORD = "p@ss/word 1"
 FILE = AddFile(path="a.parquet", partition_values={}, size=1, modification_time=1, data_change=True)

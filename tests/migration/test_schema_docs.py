@@ -318,7 +318,7 @@ def fill(session: Session) -> None:
     session.insert(
         MIRROR_STATUS,
         [
-            (TABLE_ID, v, status, 0, None, "d", None, 0, 0, 1, 1)
+            (TABLE_ID, v, status, 0, None, "d", None, 0, 0, 1, 1, None)
             for v, status in enumerate(("SUCCEEDED", "FAILED", "PENDING"))
         ],
     )

@@ -94,7 +94,7 @@ class BulkWriter:
             [
                 (
                     *(record.table_id, record.version, "SUCCEEDED", 0, None, digest, None, size),
-                    *(0, record.recorded_at, record.recorded_at),
+                    *(0, record.recorded_at, record.recorded_at, None),
                 )
                 for record, (digest, size) in zip(records, published, strict=True)
             ],

@@ -112,7 +112,13 @@ ACTIVE_FILES = _relation(
 MIRROR_STATUS = _relation(
     "dl_mirror_status",
     "table_id:uuid version:int status:state attempts:int last_error:text digest:text "
-    "payload:bytes payload_bytes:int next_attempt_at:int created_at:int updated_at:int",
+    "payload:bytes payload_bytes:int next_attempt_at:int created_at:int updated_at:int "
+    "error_kind:text",
+)
+MIRROR_TABLES = _relation(
+    "dl_mirror_tables",
+    "table_id:uuid owner:text generation:int expires_at:int checkpoint_version:int "
+    "checkpoint_error:text cleaned_at:int drift:json updated_at:int",
 )
 
 FILE_PAGES = _relation(
@@ -140,6 +146,7 @@ RELATIONS = (
     *ACTION_RELATIONS,
     ACTIVE_FILES,
     MIRROR_STATUS,
+    MIRROR_TABLES,
     FILE_PAGES,
     PAGED_TABLES,
 )

@@ -399,7 +399,7 @@ class Store:
 
 def _work_item(record: VersionRecord, payload: Payload) -> Row:
     item = (record.table_id, record.version, "PENDING", 0, None, payload.digest, payload.data)
-    return (*item, len(payload.data), 0, record.recorded_at, record.recorded_at)
+    return (*item, len(payload.data), 0, record.recorded_at, record.recorded_at, None)
 
 
 def _table(session: Session, row: Row | None) -> TableRecord | None:

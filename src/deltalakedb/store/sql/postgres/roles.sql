@@ -43,8 +43,8 @@ $roles$;
 GRANT SELECT ON
     dl_schema_migrations, dl_tables, dl_table_heads, dl_table_versions, dl_add_files,
     dl_remove_files, dl_cdc_files, dl_metadata_updates, dl_protocol_updates, dl_txn_actions,
-    dl_domain_metadata, dl_other_actions, dl_active_files, dl_mirror_status, dl_file_pages,
-    dl_paged_tables, vw_latest_action_per_path, vw_active_files, vw_ledger_intervals
+    dl_domain_metadata, dl_other_actions, dl_active_files, dl_mirror_status, dl_mirror_tables,
+    dl_file_pages, dl_paged_tables, vw_latest_action_per_path, vw_active_files, vw_ledger_intervals
 TO deltalakedb_reader, deltalakedb_writer, deltalakedb_mirror;
 
 GRANT INSERT ON
@@ -64,5 +64,7 @@ GRANT UPDATE (
     key3_width, key3_low, key3_high), DELETE ON dl_active_files TO deltalakedb_writer;
 
 -- What was promised to be published (digest and size) is the writer's word, and stays.
-GRANT UPDATE (status, attempts, last_error, payload, next_attempt_at, updated_at)
+GRANT UPDATE (
+    status, attempts, last_error, error_kind, payload, next_attempt_at, updated_at)
     ON dl_mirror_status TO deltalakedb_mirror;
+GRANT INSERT, UPDATE ON dl_mirror_tables TO deltalakedb_mirror;
