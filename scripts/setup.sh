@@ -49,4 +49,5 @@ install_with_pip() {
 }
 
 install_with_uv || install_with_pip
+scripts/java.sh
 touch "$venv/.ready"

@@ -1,0 +1,120 @@
+"""Bring the engines that cannot live in .venv, for tests and benchmarks (`make peers`).
+
+Each has a folder below build/peers: `sail` is an environment of its own, `delta-spark` holds the
+jars of Delta for Spark. What is there with the right pins is left alone. One that cannot be brought
+(no Maven, no network) is no failure: the reason is kept beside it, and tests skip with it.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from deltalakedb.errors import DeltaLakeDbError
+from deltalakedb.spark.java import java_home
+
+ROOT = Path(__file__).resolve().parent.parent
+PINS = ROOT / "scripts" / "peers"
+PEERS = ROOT / "build" / "peers"
+
+MAVEN_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
+# Spark ships the rest itself, mostly in newer versions.
+JARS_OF = "io.delta,io.unitycatalog"
+
+
+class CannotBringError(Exception):
+    """Why a peer cannot be brought."""
+
+
+def main() -> None:
+    """Bring what is not there yet."""
+    PEERS.mkdir(parents=True, exist_ok=True)
+    with (PEERS / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        bring("sail", (PINS / "sail.txt", ROOT / "constraints.txt"), sail)
+        bring("delta-spark", (PINS / "delta-spark.xml",), delta_spark)
+
+
+def bring(name: str, pins: tuple[Path, ...], make: Callable[[Path], None]) -> None:
+    """Make the folder of a peer, unless it was made with these pins."""
+    folder, reason = PEERS / name, PEERS / f"{name}.missing"
+    ready = folder / ".ready"
+    digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in pins)).hexdigest()
+    if ready.is_file() and ready.read_text() == digest:
+        return
+    print(f"peers: bringing {name} …", flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        make(folder)
+    except CannotBringError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        reason.write_text(str(error))
+        print(f"peers: no {name}, its tests will be skipped: {error}", file=sys.stderr)
+        return
+    ready.write_text(digest)
+    reason.unlink(missing_ok=True)
+
+
+def sail(folder: Path) -> None:
+    """An environment with Sail and its client."""
+    run(sys.executable, "-m", "venv", str(folder))
+    python = str(folder / "bin" / "python")
+    run(
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "-r",
+        str(PINS / "sail.txt"),
+    )
+
+
+def delta_spark(folder: Path) -> None:
+    """The jars of Delta for Spark, for `spark.jars`."""
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise CannotBringError(
+            "Maven resolves it, and there is no `mvn` on the PATH (apt install maven)"
+        )
+    try:
+        java = java_home()
+    except DeltaLakeDbError as error:
+        raise CannotBringError(str(error)) from error
+    run(
+        *(maven, "--batch-mode", "--quiet", "--file", str(PINS / "delta-spark.xml")),
+        *(f"{MAVEN_PLUGIN}:copy-dependencies", f"-DincludeGroupIds={JARS_OF}"),
+        *("-DincludeScope=runtime", f"-DoutputDirectory={folder}"),
+        JAVA_HOME=str(java),
+    )
+    if not any(folder.glob("delta-spark_*.jar")):
+        raise CannotBringError("Maven ended well, but brought no jar of delta-spark")
+
+
+def run(*command: str, **variables: str) -> None:
+    """Run a command to its end; when it fails, what it said last is the reason."""
+    try:
+        answer = subprocess.run(
+            command,
+            env={**os.environ, **variables},
+            check=False,
+            timeout=600,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotBringError(f"{Path(command[0]).name} failed: {error}") from error
+    if answer.returncode:
+        lines = [line.strip() for line in answer.stdout.splitlines() if "ERROR" in line]
+        said = (lines or answer.stdout.strip().splitlines() or ["nothing said"])[0]
+        raise CannotBringError(f"{Path(command[0]).name} ended with {answer.returncode}: {said}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Which Java a Spark session runs on: one place decides, for users, the demo and the tests.
+
+The first of these that is Java 17 or newer: JAVA_HOME, `java` on the PATH, the folder `java` of
+this Python environment (`make setup` brings one there where the machine has none). One that is
+there but too old is passed over, and named where nothing better is found.
+`python -m deltalakedb.spark.java` prints what Spark needs as JAVA_HOME, or says what to install.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from deltalakedb.errors import ConfigurationError, DeltaLakeDbError
+
+# What PySpark 4 needs at least.
+OLDEST = 17
+_PROPERTY = re.compile(r"^ *java\.(home|specification\.version) = (.*?)\r?$", re.MULTILINE)
+
+
+def java_home(environ: Mapping[str, str] | None = None, *, prefix: str = sys.prefix) -> Path:
+    """The folder that Spark needs as JAVA_HOME; ConfigurationError where no Java is new enough.
+
+    `environ` stands for the variables of this process, `prefix` for its Python environment.
+    """
+    passed_over: list[str] = []
+    for origin, folder, path in _candidates(os.environ if environ is None else environ, prefix):
+        command = shutil.which("java", path=path)
+        found = _inspect(command) if command else "has no java"
+        if isinstance(found, str):
+            passed_over.append(f"{origin} {found}")
+        elif found[1] < OLDEST:
+            passed_over.append(f"{origin} is Java {found[1]}")
+        else:
+            return folder or found[0]
+    raise ConfigurationError(
+        f"Spark needs Java {OLDEST} or newer, and there is none",
+        why="; ".join(passed_over),
+        fix="install one (Debian, Ubuntu: apt install openjdk-17-jre-headless; macOS: brew "
+        "install openjdk@17) and set JAVA_HOME where it is not on the PATH",
+    )
+
+
+def _candidates(
+    environ: Mapping[str, str], prefix: str
+) -> Iterator[tuple[str, Path | None, str | None]]:
+    """Where to look: its name, the folder where that is known, and the path of the command."""
+    if named := environ.get("JAVA_HOME"):
+        yield f"JAVA_HOME ({named})", Path(named), str(Path(named) / "bin")
+    yield "the PATH", None, environ.get("PATH", os.defpath)
+    yield f"the environment ({prefix})", Path(prefix) / "java", str(Path(prefix) / "java" / "bin")
+
+
+def _inspect(command: str) -> tuple[Path, int] | str:
+    """Its home and major version, or what is wrong with it."""
+    try:
+        answer = subprocess.run(  # noqa: S603 -- whoever sets the PATH decides what runs
+            [command, "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"has one that does not run: {error}"
+    properties = dict(_PROPERTY.findall(answer.stderr))
+    # Java 8 calls itself 1.8.
+    version = properties.get("specification.version", "").removeprefix("1.")
+    if answer.returncode or not version.isdecimal() or "home" not in properties:
+        return f"has {command}, which does not say what it is (exit code {answer.returncode})"
+    return Path(properties["home"]), int(version)
+
+
+def main() -> int:
+    """Print the folder, or what to do; the exit code."""
+    try:
+        sys.stdout.write(f"{java_home()}\n")
+    except DeltaLakeDbError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
