@@ -87,7 +87,14 @@ def delta_spark(folder: Path) -> None:
     except DeltaLakeDbError as error:
         raise CannotBringError(str(error)) from error
     run(
-        *(maven, "--batch-mode", "--quiet", "--file", str(PINS / "delta-spark.xml")),
+        *(
+            maven,
+            "--batch-mode",
+            "--quiet",
+            "-Dstyle.color=never",
+            "--file",
+            str(PINS / "delta-spark.xml"),
+        ),
         *(f"{MAVEN_PLUGIN}:copy-dependencies", f"-DincludeGroupIds={JARS_OF}"),
         *("-DincludeScope=runtime", f"-DoutputDirectory={folder}"),
         JAVA_HOME=str(java),
