@@ -153,6 +153,24 @@ class StorageUnavailableError(StorageError):
     transient = True
 
 
+# --- the mirror ---------------------------------------------------------------------------
+
+
+class MirrorError(DeltaLakeDbError):
+    """The log in the object store cannot follow the catalog, or not yet."""
+
+
+class ForeignCommitError(MirrorError):
+    """The log holds a commit that this catalog has not written; nothing was overwritten."""
+
+    def __init__(
+        self, what: str, *, found_digest: str, found_bytes: int, why: str = "", fix: str = ""
+    ) -> None:
+        self.found_digest = found_digest
+        self.found_bytes = found_bytes
+        super().__init__(what, why=why, fix=fix)
+
+
 # --- data files ---------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Self
 
 from deltalakedb.errors import ConfigurationError, TableExistsError, TableNotFoundError
+from deltalakedb.mirror.service import Mirror
 from deltalakedb.snapshot import Snapshot, open_snapshot
 from deltalakedb.snapshot.page_builder import after_commit, after_import
 from deltalakedb.storage import Storage, local_path, normalise_location, open_storage
@@ -39,9 +40,11 @@ class Lake:
         *,
         committer: str | None = None,
         retry: RetryPolicy | None = None,
+        mirror: str = "inline",
     ) -> None:
         self.store = store
         self.metrics = store.metrics
+        self.mirror = Mirror(store, mode=mirror)
         self._committer = Committer(
             store,
             policy=retry,
@@ -59,15 +62,20 @@ class Lake:
         retry: RetryPolicy | None = None,
         clock: Clock | None = None,
         storage_options: Mapping[str, str] | None = None,
+        mirror: str = "inline",
     ) -> Self:
-        """Open a catalog; an empty database gets its schema, any other is checked."""
+        """Open a catalog; an empty database gets its schema, any other is checked.
+
+        With `mirror="inline"` each commit is published to `_delta_log` before it returns, if the
+        object store lets it; with "worker" that is left to `deltalakedb mirror run`.
+        """
         store = Store.open(url, clock=clock, storage_options=storage_options)
         try:
             store.migrator.ensure()
+            return cls(store, committer=committer, retry=retry, mirror=mirror)
         except BaseException:
             store.close()
             raise
-        return cls(store, committer=committer, retry=retry)
 
     def __repr__(self) -> str:
         return f"Lake({self.store.dialect.url.display!r})"
@@ -84,7 +92,8 @@ class Lake:
         self.close()
 
     def close(self) -> None:
-        """Release every connection."""
+        """Finish the checkpoints that were begun, and release every connection."""
+        self.mirror.close()
         self.store.close()
 
     # --- tables ---------------------------------------------------------------------------
@@ -116,7 +125,8 @@ class Lake:
             now=self.store.clock.now_ms(),
         )
         self._committer.commit([change])
-        return Table(self.store, self._committer, change.table)
+        self.mirror.after_commit([change.table])
+        return Table(self.store, self._committer, self.mirror, change.table)
 
     def import_table(
         self,
@@ -142,7 +152,7 @@ class Lake:
             progress=progress,
         )
         after_import(self.store, record)
-        return Table(self.store, self._committer, record)
+        return Table(self.store, self._committer, self.mirror, record)
 
     def open_storage(self, location: str) -> Storage:
         """The objects below a location, with the storage options of this lake."""
@@ -156,13 +166,13 @@ class Lake:
     def table(self, name: str) -> Table:
         """The table of that name, or at that location."""
         with self.store.read() as session:
-            return Table(self.store, self._committer, self._find(session, name))
+            return Table(self.store, self._committer, self.mirror, self._find(session, name))
 
     def tables(self) -> list[Table]:
         """Every table, by name."""
         with self.store.read() as session:
             records = self.store.tables(session)
-        return [Table(self.store, self._committer, record) for record in records]
+        return [Table(self.store, self._committer, self.mirror, record) for record in records]
 
     def drop_table(self, name: str) -> None:
         """Unregister a table: forget its log here. Its files and `_delta_log` stay."""
@@ -249,6 +259,7 @@ class Transaction:
             change.table.name: outcome.committed
             for change, outcome in zip(changes, outcomes, strict=True)
         }
+        self._lake.mirror.after_commit([change.table for change in changes])
         for change, (_, state) in zip(changes, outcomes, strict=True):
             if state is not None:
                 after_commit(self._lake.store, change.table, state.version, state.counts)

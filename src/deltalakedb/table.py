@@ -21,6 +21,7 @@ from deltalakedb.transaction.open import AnyAction, OpenChange, plain_change
 from deltalakedb.transaction.state import TableState
 
 if TYPE_CHECKING:
+    from deltalakedb.mirror.service import Mirror
     from deltalakedb.snapshot.cache import CachedSnapshot
     from deltalakedb.snapshot.resolve import OpenedTable
     from deltalakedb.store import Store, TableRecord, VersionRecord
@@ -37,9 +38,12 @@ class Table:
     conflict rules, and `refresh()` moves on.
     """
 
-    def __init__(self, store: Store, committer: Committer, record: TableRecord) -> None:
+    def __init__(
+        self, store: Store, committer: Committer, mirror: Mirror, record: TableRecord
+    ) -> None:
         self._store = store
         self._committer = committer
+        self._mirror = mirror
         self._record = record
         self._state: TableState | None = None
         self._known = Known()
@@ -210,6 +214,7 @@ class Table:
     def _commit(self, change: Change) -> Committed:
         (outcome,) = self._committer.commit([change])
         self._state = state = outcome.state
+        self._mirror.after_commit([self._record])
         if state is not None:
             after_commit(self._store, self._record, state.version, state.counts)
         return outcome.committed

@@ -70,7 +70,7 @@ class Metrics:
     def gauge(self, name: str, value: float, *, table: str | None = None) -> None:
         """Set a gauge; one of a table is read as `name{table="…"}`."""
         if table is not None:
-            name = f'{name}{{table="{table}"}}'
+            name = f'{name}{{table="{_label(table)}"}}'
         with self._lock:
             self._gauges[name] = value
 
@@ -91,16 +91,53 @@ class Metrics:
                 }
             return read
 
+    def exposition(self) -> str:
+        """Every metric in the text format that Prometheus scrapes."""
+        with self._lock:
+            lines: list[str] = []
+            for kind, series in (("counter", self._counters), ("gauge", self._gauges)):
+                known: set[str] = set()
+                for name, value in sorted(series.items()):
+                    bare = name.partition("{")[0]
+                    if bare not in known:
+                        known.add(bare)
+                        lines.append(f"# TYPE deltalakedb_{bare} {kind}")
+                    lines.append(f"deltalakedb_{name} {value:g}")
+            for name, histogram in sorted(self._histograms.items()):
+                lines.append(f"# TYPE deltalakedb_{name} histogram")
+                lines += [
+                    f'deltalakedb_{name}_bucket{{le="{bound:g}"}} {count}'
+                    for bound, count in histogram.cumulative().items()
+                ]
+                lines.append(f'deltalakedb_{name}_bucket{{le="+Inf"}} {histogram.count}')
+                lines.append(f"deltalakedb_{name}_sum {histogram.total:g}")
+                lines.append(f"deltalakedb_{name}_count {histogram.count}")
+            return "\n".join(lines) + "\n"
+
 
 def event(name: str, fields: Callable[[], Mapping[str, Any]]) -> None:
     """One structured log record: the name as its message, the fields as attribute `fields`.
 
     The fields are asked for only when somebody listens.
     """
-    if logger.isEnabledFor(logging.INFO):
+    _log(logging.INFO, name, fields)
+
+
+def warning(name: str, fields: Callable[[], Mapping[str, Any]]) -> None:
+    """As `event`, for what somebody should look at."""
+    _log(logging.WARNING, name, fields)
+
+
+def _log(level: int, name: str, fields: Callable[[], Mapping[str, Any]]) -> None:
+    if logger.isEnabledFor(level):
         told = dict(fields())
         shown = " ".join(f"{key}={value}" for key, value in told.items())
-        logger.info("%s %s", name, shown, extra={"event": name, "fields": told})
+        logger.log(level, "%s %s", name, shown, extra={"event": name, "fields": told})
+
+
+def _label(value: str) -> str:
+    """A value of a label, as Prometheus wants it between quotes."""
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def span(name: str, **attributes: str | int) -> AbstractContextManager[Any]:

@@ -7,8 +7,8 @@ leave this room only as DeltaLakeDbError, classified by SQLSTATE or error code, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from deltalakedb.actions.planning import SLOTS
@@ -16,6 +16,8 @@ from deltalakedb.store.queries import load_queries, rewrite
 from deltalakedb.store.relations import Relation
 
 if TYPE_CHECKING:
+    from threading import Event
+
     import pyarrow as pa
 
     from deltalakedb.errors import DeltaLakeDbError
@@ -169,6 +171,14 @@ class Session(ABC):
         return text
 
 
+class Listener:
+    """Waits for word of new work. Without a channel it only waits."""
+
+    def wait(self, seconds: float, stop: Event) -> None:
+        """Until there is word, or `stop`, or the time is over."""
+        stop.wait(seconds)
+
+
 class Dialect(ABC):
     """An engine, reached through a pool of connections."""
 
@@ -199,6 +209,17 @@ class Dialect(ABC):
         It reads on a connection of its own, one consistent state. That is given back when the
         iterator is exhausted, closed or collected, and nothing is taken before the first batch is.
         """
+
+    poll_seconds: ClassVar[float] = 0.2
+    """How long a worker waits for word of new work before it looks for itself."""
+
+    def wake_workers(self) -> None:  # noqa: B027 - only an engine with channels can
+        """Tell waiting workers that there is something to publish; never raises."""
+
+    @contextmanager
+    def listen(self) -> Iterator[Listener]:
+        """A listener for `wake_workers` of any process."""
+        yield Listener()
 
     @abstractmethod
     def lock_migrations(self, session: Session) -> None:

@@ -39,6 +39,7 @@ from deltalakedb.store.arrow import batches_of_rows, schema_of
 from deltalakedb.store.dialect import (
     KEY_PARAMETERS,
     Dialect,
+    Listener,
     Row,
     Session,
     T,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
 
     from deltalakedb.store.arrow import FileQuery
     from deltalakedb.store.postgres_arrow import ArrowReader
+    from deltalakedb.store.postgres_notify import Notifier
     from deltalakedb.store.url import CatalogUrl, Engine
 
 _FEW_ROWS = 64
@@ -266,6 +268,7 @@ class PostgresDialect(Dialect):
     """One schema of one database."""
 
     engine: ClassVar[Engine] = "postgres"
+    poll_seconds: ClassVar[float] = 2.0  # there is a channel for what is new
 
     def __init__(self, url: CatalogUrl) -> None:
         self.url = url
@@ -278,6 +281,7 @@ class PostgresDialect(Dialect):
         self._listings = self._new_pool()
         self._arrow: ArrowReader | None = None
         self._arrow_lock = threading.Lock()
+        self._notifier: Notifier | None = None
         self._closed = False
 
     def _new_pool(self) -> Pool[psycopg.Connection[Row]]:
@@ -435,6 +439,25 @@ class PostgresDialect(Dialect):
     ) -> Translating:
         return self._translating[lost]
 
+    def wake_workers(self) -> None:
+        with self._arrow_lock:
+            if self._notifier is None:
+                from deltalakedb.store.postgres_notify import Notifier
+
+                self._notifier = Notifier(self._connect)
+        if not self._closed:
+            self._notifier.send()
+
+    @contextmanager
+    def listen(self) -> Iterator[Listener]:
+        from deltalakedb.store.postgres_notify import PostgresListener
+
+        listener = PostgresListener(self._connect)
+        try:
+            yield listener
+        finally:
+            listener.close()
+
     def lock_migrations(self, session: Session) -> None:
         """An advisory lock until the transaction ends; the schema is made if it is named."""
         session.execute(
@@ -455,6 +478,8 @@ class PostgresDialect(Dialect):
         self._listings.close()
         with self._arrow_lock:
             self._closed = True
+            if self._notifier is not None:
+                self._notifier.close()
             if self._arrow is not None:
                 self._arrow.close()
 

@@ -135,6 +135,10 @@ class Store:
         """The table at that location."""
         return _table(session, session.one("table_by_location", location=location))
 
+    def table_by_id(self, session: Session, table_id: str) -> TableRecord | None:
+        """The table with that id."""
+        return _table(session, session.one("table_by_id", table_id=table_id))
+
     def tables(self, session: Session) -> Sequence[TableRecord]:
         """Every registered table, by name."""
         return [TableRecord.from_row(row, session) for row in session.run("all_tables")]

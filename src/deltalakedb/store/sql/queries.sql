@@ -340,3 +340,106 @@ DELETE FROM dl_file_pages WHERE table_id = :table_id;
 
 -- name: forget_paged_table
 DELETE FROM dl_paged_tables WHERE table_id = :table_id;
+
+-- name: mirror_backlog
+-- What is still to be published of a table, oldest first. A large payload is fetched by itself.
+SELECT m.version, m.attempts, m.digest, m.payload_bytes,
+       CASE WHEN m.payload_bytes <= 1000000 THEN m.payload END, m.next_attempt_at, m.created_at,
+       t.drift IS NOT NULL
+FROM dl_mirror_status AS m
+LEFT JOIN dl_mirror_tables AS t ON t.table_id = m.table_id
+WHERE m.table_id = :table_id AND m.status <> 'SUCCEEDED'
+ORDER BY m.version LIMIT :limit;
+
+-- name: mirror_payload
+SELECT payload FROM dl_mirror_status
+WHERE table_id = :table_id AND version = :version AND status <> 'SUCCEEDED';
+
+-- name: mark_published
+-- Their commit files are there, with these bytes: nobody needs the payload any more.
+UPDATE dl_mirror_status
+SET status = 'SUCCEEDED', attempts = attempts + 1, last_error = NULL, error_kind = NULL,
+    payload = NULL, next_attempt_at = 0, updated_at = :now
+WHERE table_id = :table_id AND version >= :first AND version <= :last AND status <> 'SUCCEEDED';
+
+-- name: mark_failed
+UPDATE dl_mirror_status
+SET status = 'FAILED', attempts = attempts + 1, last_error = :error, error_kind = :kind,
+    next_attempt_at = :next_attempt_at, updated_at = :now
+WHERE table_id = :table_id AND version = :version AND status <> 'SUCCEEDED';
+
+-- name: retry_table
+-- Forget how long to wait, and what was found in the log.
+UPDATE dl_mirror_status SET next_attempt_at = 0, updated_at = :now
+WHERE table_id = :table_id AND status <> 'SUCCEEDED' AND next_attempt_at > 0;
+
+-- name: mirror_work
+-- The tables that have something to publish: since when their oldest version waits, until when it
+-- shall wait, and whether somebody else tends them at :now.
+SELECT m.table_id, m.next_attempt_at, t.drift IS NOT NULL,
+       coalesce(t.owner <> :owner AND t.expires_at > :now, false)
+FROM (SELECT table_id, min(version) AS version FROM dl_mirror_status
+      WHERE status <> 'SUCCEEDED' GROUP BY table_id) AS oldest
+JOIN dl_mirror_status AS m ON m.table_id = oldest.table_id AND m.version = oldest.version
+LEFT JOIN dl_mirror_tables AS t ON t.table_id = m.table_id;
+
+-- name: mirror_backlog_size
+SELECT count(*) FROM dl_mirror_status WHERE table_id = :table_id AND status <> 'SUCCEEDED';
+
+-- name: mirror_overview
+-- Every table with what the mirror still has to do for it.
+SELECT t.table_id, t.name, t.location, h.current_version,
+       coalesce(b.backlog, 0), coalesce(b.bytes, 0), b.oldest,
+       s.status, s.attempts, s.last_error, s.error_kind, s.next_attempt_at, s.created_at,
+       m.owner, m.generation, m.expires_at, m.checkpoint_version, m.checkpoint_error, m.drift
+FROM dl_tables AS t
+JOIN dl_table_heads AS h ON h.table_id = t.table_id
+LEFT JOIN (SELECT table_id, count(*) AS backlog, sum(payload_bytes) AS bytes,
+                  min(version) AS oldest
+           FROM dl_mirror_status WHERE status <> 'SUCCEEDED' GROUP BY table_id) AS b
+  ON b.table_id = t.table_id
+LEFT JOIN dl_mirror_status AS s ON s.table_id = t.table_id AND s.version = b.oldest
+LEFT JOIN dl_mirror_tables AS m ON m.table_id = t.table_id
+ORDER BY t.name;
+
+-- name: mirror_table
+SELECT owner, generation, expires_at, checkpoint_version, checkpoint_error, cleaned_at, drift
+FROM dl_mirror_tables WHERE table_id = :table_id;
+
+-- name: begin_mirror_table
+-- The first one to tend a table makes its row.
+INSERT INTO dl_mirror_tables (table_id, generation, expires_at, cleaned_at, updated_at)
+VALUES (:table_id, 0, 0, 0, :now)
+ON CONFLICT (table_id) DO NOTHING;
+
+-- name: take_lease
+-- A lease that is free, expired or one's own.
+UPDATE dl_mirror_tables
+SET owner = :owner, generation = generation + 1, expires_at = :expires_at, updated_at = :now
+WHERE table_id = :table_id AND (owner IS NULL OR owner = :owner OR expires_at <= :now);
+
+-- name: renew_lease
+UPDATE dl_mirror_tables SET expires_at = :expires_at, updated_at = :now
+WHERE table_id = :table_id AND owner = :owner AND generation = :generation;
+
+-- name: release_lease
+UPDATE dl_mirror_tables SET owner = NULL, expires_at = 0, updated_at = :now
+WHERE table_id = :table_id AND owner = :owner AND generation = :generation;
+
+-- name: set_drift
+UPDATE dl_mirror_tables SET drift = :drift, updated_at = :now WHERE table_id = :table_id;
+
+-- name: note_checkpoint
+-- The newest checkpoint only: one that was late does not take its place.
+UPDATE dl_mirror_tables
+SET checkpoint_version = CASE WHEN coalesce(checkpoint_version, -1) < :version THEN :version
+                              ELSE checkpoint_version END,
+    updated_at = :now
+WHERE table_id = :table_id;
+
+-- name: note_upkeep
+UPDATE dl_mirror_tables SET checkpoint_error = :error, updated_at = :now
+WHERE table_id = :table_id;
+
+-- name: note_cleaned
+UPDATE dl_mirror_tables SET cleaned_at = :now, updated_at = :now WHERE table_id = :table_id;

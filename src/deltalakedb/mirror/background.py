@@ -1,0 +1,98 @@
+"""A thread that is there only while there is something to do.
+
+Jobs have a key: a later one with the same key takes the place of one that has not begun. The thread
+keeps the process alive until the jobs that are due are done, but waits for no later ones then.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Final
+
+# How long the thread stays without a job, for the next one to find it; and how often it looks up.
+_IDLE_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Something to do, not before `due` (of `time.monotonic`)."""
+
+    key: Hashable
+    work: Callable[[], None]
+    due: float = 0.0
+
+
+class Background:
+    """Does jobs one after the other, in the order in which they are due. Jobs do not raise."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._changed = threading.Condition()
+        self._jobs: dict[Hashable, Job] = {}
+        self._thread: threading.Thread | None = None
+        self._busy = False
+        self._closed = False
+
+    def put(self, job: Job) -> None:
+        """Have a job done; after `close()` only what is due at once."""
+        with self._changed:
+            if self._closed and job.due > 0:
+                return
+            self._jobs[job.key] = job
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name=self._name)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def drain(self) -> None:
+        """Wait until every job that is due at once is done."""
+        with self._changed:
+            while self._busy or any(job.due == 0 for job in self._jobs.values()):
+                self._changed.wait(_IDLE_SECONDS)
+
+    def close(self) -> None:
+        """Do what is due, drop the rest, and end the thread."""
+        with self._changed:
+            self._closed = True
+            thread = self._thread
+            self._changed.notify_all()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self) -> None:
+        idle_since = time.monotonic()
+        while True:
+            with self._changed:
+                job = self._next()
+                if job is None:
+                    if self._is_over(idle_since):
+                        self._thread = None
+                        return
+                    self._changed.wait(_IDLE_SECONDS)
+                    continue
+                self._busy = True
+            try:
+                job.work()
+            finally:
+                with self._changed:
+                    self._busy = False
+                    self._changed.notify_all()
+            idle_since = time.monotonic()
+
+    def _next(self) -> Job | None:
+        """The job that is due, taken from the list."""
+        if not self._jobs:
+            return None
+        key, job = min(self._jobs.items(), key=lambda item: item[1].due)
+        if job.due > time.monotonic():
+            return None
+        del self._jobs[key]
+        return job
+
+    def _is_over(self, idle_since: float) -> bool:
+        if self._closed or not threading.main_thread().is_alive():
+            return True
+        return not self._jobs and time.monotonic() - idle_since >= _IDLE_SECONDS

@@ -1,0 +1,80 @@
+"""Who tends a table: a lease in the catalog, with an owner, a generation and an end.
+
+A worker that dies or hangs lets its lease expire, and another takes over with the next generation.
+The lease spares work and nothing else: what it guards is safe to be done twice.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from typing import TYPE_CHECKING, Final
+
+from deltalakedb.store import mirror as queue
+
+if TYPE_CHECKING:
+    from deltalakedb.store import Store
+
+LEASE_SECONDS: Final = 30.0
+
+
+def new_owner() -> str:
+    """A name for a worker that no other one has, and that tells a person where it runs."""
+    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+
+
+class Lease:
+    """A lease that was taken. `hold()` keeps it while the work goes on."""
+
+    def __init__(
+        self, store: Store, table_id: str, owner: str, generation: int, *, seconds: float
+    ) -> None:
+        self.table_id = table_id
+        self.generation = generation
+        self._store = store
+        self._owner = owner
+        self._milliseconds = round(seconds * 1000)
+        self._renewed_at = store.clock.now_ms()
+        self._lost = False
+
+    @classmethod
+    def take(
+        cls, store: Store, table_id: str, owner: str, *, seconds: float = LEASE_SECONDS
+    ) -> Lease | None:
+        """The lease on a table, or None while another worker holds it."""
+        now = store.clock.now_ms()
+        with store.write() as session:
+            generation = queue.take_lease(
+                session, table_id, owner=owner, now=now, expires_at=now + round(seconds * 1000)
+            )
+        if generation is None:
+            return None
+        return cls(store, table_id, owner, generation, seconds=seconds)
+
+    def hold(self) -> bool:
+        """Whether the lease is still ours; renewed when a third of its time is over."""
+        now = self._store.clock.now_ms()
+        if not self._lost and now - self._renewed_at >= self._milliseconds // 3:
+            with self._store.write() as session:
+                self._lost = not queue.renew_lease(
+                    session,
+                    self.table_id,
+                    owner=self._owner,
+                    generation=self.generation,
+                    now=now,
+                    expires_at=now + self._milliseconds,
+                )
+            self._renewed_at = now
+        return not self._lost
+
+    def release(self) -> None:
+        """Give it back, so that nobody has to wait for its end."""
+        with self._store.write() as session:
+            queue.release_lease(
+                session,
+                self.table_id,
+                owner=self._owner,
+                generation=self.generation,
+                now=self._store.clock.now_ms(),
+            )

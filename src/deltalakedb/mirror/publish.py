@@ -1,0 +1,315 @@
+"""Publishing: the commit files of `_delta_log`, in the order of their versions.
+
+Guarantees:
+
+- Version V+1 is written only after V is known to be there, byte for byte as it was promised.
+- A commit file is created if it is absent, and never overwritten. One that is there already is
+  compared: the same bytes are a success (an earlier try whose answer was lost, or another
+  publisher), others are the work of a foreign writer. Then the table has a drift and is left alone;
+  nothing is touched.
+- The bytes come from the queue, and are compared with their digest before they are written.
+- Any number of publishers may work on one table at once: they write the same bytes in the same
+  order. Leases only spare them the double work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from deltalakedb.deltalog.names import LOG, commit_key
+from deltalakedb.errors import (
+    CorruptCatalogError,
+    DeltaLakeDbError,
+    ForeignCommitError,
+    ObjectNotFoundError,
+    StorageError,
+    StorageUnavailableError,
+)
+from deltalakedb.mirror.schedule import RetrySchedule
+from deltalakedb.storage import Storage, open_storage
+from deltalakedb.store import mirror as queue
+from deltalakedb.telemetry import event, span, warning
+
+if TYPE_CHECKING:
+    from deltalakedb.store import Store, TableRecord
+    from deltalakedb.store.mirror import ErrorKind, WorkItem
+
+_BATCH: Final = 64
+_MOST_STORAGES: Final = 256
+
+
+class Outcome(Enum):
+    """How publishing a table ended."""
+
+    CAUGHT_UP = "caught up"
+    WAITING = "waiting to try again"
+    FAILED = "failed"
+    DRIFTED = "stopped: the log has drifted"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What became of publishing one table: how many versions, up to which, and how it ended."""
+
+    table: str
+    table_id: str
+    outcome: Outcome
+    count: int = 0
+    last_version: int | None = None
+    error: DeltaLakeDbError | None = None
+    next_attempt_at: int | None = None
+
+
+class Storages:
+    """The object stores of tables, opened once and kept."""
+
+    def __init__(self, options: Mapping[str, str], *, patient: bool = True) -> None:
+        self._options = options
+        self._patient = patient
+        self._open: dict[str, Storage] = {}
+        self._lock = threading.Lock()
+
+    def at(self, location: str) -> Storage:
+        """The store of a location."""
+        with self._lock:
+            found = self._open.get(location)
+            if found is None:
+                if len(self._open) >= _MOST_STORAGES:
+                    self._open.clear()
+                found = open_storage(location, self._options, patient=self._patient)
+                self._open[location] = found
+            return found
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The versions of one round that are in the log, and what ended it."""
+
+    first: int
+    last: int | None = None
+    count: int = 0
+    failure: tuple[WorkItem, DeltaLakeDbError] | None = None
+    interrupted: bool = False
+
+
+def _always() -> bool:
+    return True
+
+
+class Publisher:
+    """Publishes the queue of a table."""
+
+    def __init__(
+        self,
+        store: Store,
+        storages: Storages,
+        *,
+        schedule: RetrySchedule | None = None,
+        step: Callable[[str], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._storages = storages
+        self._schedule = schedule or RetrySchedule()
+        # Called between any two steps: where tests kill the process.
+        self._step = step or (lambda _: None)
+
+    def publish(
+        self, table: TableRecord, *, force: bool = False, go_on: Callable[[], bool] = _always
+    ) -> Published:
+        """Publish what waits, in order, until there is nothing left or something stands in the way.
+
+        A table whose last try failed waits for its time, unless it is `force`d. `go_on` is asked
+        before each version.
+        """
+        count = 0
+        last: int | None = None
+        while True:
+            items = self._store.dialect.ask(
+                lambda session: queue.backlog(session, table.table_id, _BATCH)
+            )
+            if not items:
+                return self._ended(table, Outcome.CAUGHT_UP, count, last)
+            if items[0].drifted:
+                return self._ended(table, Outcome.DRIFTED, count, last)
+            due = items[0].next_attempt_at
+            if due > self._store.clock.now_ms() and not force:
+                return self._ended(table, Outcome.WAITING, count, last, next_attempt_at=due)
+            batch = self._put(table, items, go_on)
+            if batch.last is not None:
+                self._succeeded(table, batch.first, batch.last)
+                count, last = count + batch.count, batch.last
+            if batch.failure is not None:
+                return self._failed(table, *batch.failure, count, last)
+            if batch.interrupted:
+                return self._ended(table, Outcome.INTERRUPTED, count, last)
+
+    # --- writing --------------------------------------------------------------------------
+
+    def _put(self, table: TableRecord, items: list[WorkItem], go_on: Callable[[], bool]) -> _Batch:
+        batch = _Batch(items[0].version)
+        written = False
+        for item in items:
+            if not go_on():
+                batch.interrupted = True
+                break
+            try:
+                with span("deltalakedb.publish", table=table.name, version=item.version):
+                    written = self._put_one(table, item) or written
+            except (StorageError, ForeignCommitError, CorruptCatalogError) as error:
+                batch.failure = (item, error)
+                break
+            batch.last = item.version
+            batch.count += 1
+            self._tell_published(table, item)
+        if written:
+            try:
+                self._storages.at(table.location).settle(LOG)
+            except StorageError as error:
+                # Whether they stay is not known: all of them are looked at again.
+                return _Batch(batch.first, failure=(items[0], error))
+        return batch
+
+    def _put_one(self, table: TableRecord, item: WorkItem) -> bool:
+        """Make sure that a commit file is there; whether it was this call that created it."""
+        storage = self._storages.at(table.location)
+        key = commit_key(item.version)
+        data = self._payload(table, item)
+        self._step("put")
+        if storage.put_if_absent(key, data, settle=False):
+            self._step("written")
+            return True
+        try:
+            found = storage.get(key)
+        except ObjectNotFoundError as error:
+            raise StorageUnavailableError(
+                f"{storage.location}/{key} was there, and is not any more",
+                why="Somebody deleted it just now",
+                fix="It will be written when it is tried again",
+            ) from error
+        if found != data:
+            raise ForeignCommitError(
+                f"{storage.location}/{key} is not what version {item.version} of table "
+                f"{table.name!r} says",
+                why=f"Somebody else wrote {len(found)} other bytes there",
+                fix="Nothing was overwritten. See lake.verify(…); a foreign commit can be adopted "
+                "by lake.adopt(…), or taken out of the log by hand and retried",
+                found_digest=hashlib.sha256(found).hexdigest(),
+                found_bytes=len(found),
+            )
+        return True
+
+    def _payload(self, table: TableRecord, item: WorkItem) -> bytes:
+        data = item.payload
+        if data is None:
+            data = self._store.dialect.ask(
+                lambda session: queue.payload_of(session, table.table_id, item.version)
+            )
+        if data is None or hashlib.sha256(data).hexdigest() != item.digest:
+            raise CorruptCatalogError(
+                f"The bytes to publish for version {item.version} of table {table.name!r} are "
+                f"{'gone' if data is None else 'damaged'}",
+                why="They are not what the digest in dl_mirror_status was made of",
+                fix="Run lake.repair(…), which makes them anew from the ledger",
+            )
+        return data
+
+    # --- noting ---------------------------------------------------------------------------
+
+    def _succeeded(self, table: TableRecord, first: int, last: int) -> None:
+        self._step("note")
+        now = self._store.clock.now_ms()
+        with self._store.write() as session:
+            queue.mark_published(session, table.table_id, first, last, now=now)
+        self._step("noted")
+
+    def _failed(
+        self,
+        table: TableRecord,
+        item: WorkItem,
+        error: DeltaLakeDbError,
+        count: int,
+        last: int | None,
+    ) -> Published:
+        now = self._store.clock.now_ms()
+        kind: ErrorKind = "transient" if getattr(error, "transient", False) else "permanent"
+        delay = self._schedule.delay_ms(item.attempts + 1, permanent=kind == "permanent")
+        drift = _drift(item, error, now) if isinstance(error, ForeignCommitError) else None
+        with self._store.write() as session:
+            queue.mark_failed(
+                session,
+                table.table_id,
+                item.version,
+                error=str(error),
+                kind=kind,
+                next_attempt_at=now + delay,
+                now=now,
+            )
+            if drift is not None:
+                queue.set_drift(session, table.table_id, drift, now=now)
+        self._tell_failed(table, item, error, kind)
+        outcome = Outcome.FAILED if drift is None else Outcome.DRIFTED
+        return self._ended(table, outcome, count, last, error=error, next_attempt_at=now + delay)
+
+    def _ended(
+        self,
+        table: TableRecord,
+        outcome: Outcome,
+        count: int,
+        last: int | None,
+        *,
+        error: DeltaLakeDbError | None = None,
+        next_attempt_at: int | None = None,
+    ) -> Published:
+        if outcome is Outcome.CAUGHT_UP:
+            self._store.metrics.gauge("mirror_backlog_gauge", 0, table=table.name)
+        else:
+            size = self._store.dialect.ask(
+                lambda session: queue.backlog_size(session, table.table_id)
+            )
+            self._store.metrics.gauge("mirror_backlog_gauge", size, table=table.name)
+        return Published(table.name, table.table_id, outcome, count, last, error, next_attempt_at)
+
+    def _tell_published(self, table: TableRecord, item: WorkItem) -> None:
+        latency = max(0, self._store.clock.now_ms() - item.created_at)
+        self._store.metrics.observe("mirror_latency_ms", latency)
+        self._store.metrics.count("mirror_published_total")
+        event(
+            "mirror_published",
+            lambda: {**_named(table, item), "latency_ms": latency, "bytes": item.payload_bytes},
+        )
+
+    def _tell_failed(
+        self, table: TableRecord, item: WorkItem, error: DeltaLakeDbError, kind: ErrorKind
+    ) -> None:
+        self._store.metrics.count("mirror_failures_total")
+        self._store.metrics.count(f"mirror_{kind}_failures_total")
+        warning("mirror_failed", lambda: {**_named(table, item), "kind": kind, "error": str(error)})
+
+
+def _named(table: TableRecord, item: WorkItem) -> dict[str, Any]:
+    return {
+        "table": table.name,
+        "table_id": table.table_id,
+        "version": item.version,
+        "object_key": commit_key(item.version),
+        "attempt": item.attempts + 1,
+    }
+
+
+def _drift(item: WorkItem, error: ForeignCommitError, now: int) -> dict[str, Any]:
+    return {
+        "kind": "foreign commit",
+        "version": item.version,
+        "object_key": commit_key(item.version),
+        "expected_digest": item.digest,
+        "expected_bytes": item.payload_bytes,
+        "found_digest": error.found_digest,
+        "found_bytes": error.found_bytes,
+        "detected_at": now,
+    }

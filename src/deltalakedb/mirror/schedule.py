@@ -1,0 +1,31 @@
+"""When to try again: soon at first, then ever later, and in the end every now and then for ever."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class RetrySchedule:
+    """Exponential backoff with jitter, for `attempts` tries; then one try a period until it works.
+
+    What only a person can mend (a permanent error) goes to that period at once.
+    """
+
+    first_seconds: float = 0.5
+    most_seconds: float = 60.0
+    attempts: int = 10
+    period_seconds: float = 3600.0
+    jitter: float = 0.25
+    random: Callable[[], float] = field(default=random.random, repr=False)
+
+    def delay_ms(self, attempts: int, *, permanent: bool) -> int:
+        """How long to wait after so many failed attempts."""
+        if permanent or attempts >= self.attempts:
+            seconds = self.period_seconds
+        else:
+            # Beyond some doublings the limit holds anyway, and the power would overflow.
+            seconds = min(self.most_seconds, self.first_seconds * 2.0 ** min(attempts - 1, 60))
+        return max(1, round(seconds * 1000 * (1 + self.jitter * (2 * self.random() - 1))))

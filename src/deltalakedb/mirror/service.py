@@ -1,0 +1,170 @@
+"""What `lake.mirror` is: publishing by hand, the worker, and how far behind the log is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from deltalakedb.errors import ConfigurationError, TableNotFoundError
+from deltalakedb.mirror.inline import InlineMirror
+from deltalakedb.mirror.lease import LEASE_SECONDS
+from deltalakedb.mirror.worker import CONCURRENCY, Worker
+from deltalakedb.store import mirror as queue
+
+if TYPE_CHECKING:
+    from deltalakedb.mirror.publish import Published
+    from deltalakedb.mirror.schedule import RetrySchedule
+    from deltalakedb.store import Store, TableRecord
+    from deltalakedb.store.dialect import Session
+    from deltalakedb.store.mirror import Overview
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """How far the log of a table is behind its catalog, and why."""
+
+    table: str
+    table_id: str
+    location: str
+    head: int
+    published_version: int | None
+    """The newest version whose commit file is there; None before the first."""
+    backlog: int
+    backlog_bytes: int
+    lag_ms: int
+    """How long the oldest unpublished version has been waiting."""
+    state: str
+    """`published`, `pending`, `failing` (will be tried again), `blocked` (somebody has to do
+    something first) or `drifted`."""
+    attempts: int
+    last_error: str | None
+    next_attempt_at: int | None
+    checkpoint_version: int | None
+    checkpoint_error: str | None
+    lease_owner: str | None
+    drift: Mapping[str, Any] | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+
+class Mirror:
+    """The log in the object store, following the catalog."""
+
+    def __init__(
+        self, store: Store, *, mode: str = "inline", schedule: RetrySchedule | None = None
+    ) -> None:
+        if mode not in ("inline", "worker"):
+            raise ConfigurationError(
+                f"mirror={mode!r} is no way to publish",
+                fix="Pass 'inline' to publish right after each commit, or 'worker' to leave it to "
+                "`deltalakedb mirror run`",
+            )
+        self.mode = mode
+        self._store = store
+        self._schedule = schedule
+        self._inline = InlineMirror(store, schedule=schedule) if mode == "inline" else None
+
+    def after_commit(self, tables: Iterable[TableRecord]) -> None:
+        """Publish what was committed just now, or tell the workers; never raises."""
+        if self._inline is None:
+            self._store.dialect.wake_workers()
+            return
+        for table in tables:
+            self._inline.after_commit(table)
+
+    def drain(self) -> None:
+        """Wait for the checkpoints and checksums that this process has begun."""
+        if self._inline is not None:
+            self._inline.drain()
+
+    def close(self) -> None:
+        """Wait for what was begun; further tries are left to others."""
+        if self._inline is not None:
+            self._inline.close()
+
+    # --- publishing -----------------------------------------------------------------------
+
+    def run_once(self, *, concurrency: int = CONCURRENCY) -> list[Published]:
+        """Publish whatever waits now, every table once; what became of each.
+
+        Tables that have drifted are left alone, and so are those that another worker tends.
+        """
+        return self.worker(concurrency=concurrency).run_once()
+
+    def run(
+        self, *, concurrency: int = CONCURRENCY, until: Callable[[Worker], None] | None = None
+    ) -> None:
+        """Publish for ever, in this thread. `until` is given the worker first, to stop it by."""
+        worker = self.worker(concurrency=concurrency)
+        if until is not None:
+            until(worker)
+        worker.run()
+
+    def worker(
+        self, *, concurrency: int = CONCURRENCY, lease_seconds: float = LEASE_SECONDS
+    ) -> Worker:
+        """A worker of this catalog; `worker.run()` in a thread, `worker.stop()` from another."""
+        return Worker(
+            self._store,
+            concurrency=concurrency,
+            lease_seconds=lease_seconds,
+            schedule=self._schedule,
+        )
+
+    # --- looking --------------------------------------------------------------------------
+
+    def status(self) -> list[TableStatus]:
+        """Every table, by name."""
+        now = self._store.clock.now_ms()
+        with self._store.read() as session:
+            rows = queue.overview(session)
+        return [_status(row, now) for row in rows]
+
+    def retry(self, table: str | None = None) -> list[Published]:
+        """Try a table (or every table) again at once; one that has drifted is compared again."""
+        now = self._store.clock.now_ms()
+        with self._store.write() as session:
+            for record in self._chosen(session, table):
+                queue.retry_table(session, record.table_id, now=now)
+        return self.run_once()
+
+    def _chosen(self, session: Session, table: str | None) -> Sequence[TableRecord]:
+        if table is None:
+            return self._store.tables(session)
+        found = self._store.table_by_name(session, table)
+        if found is None:
+            raise TableNotFoundError(f"There is no table {table!r}", fix="See lake.tables()")
+        return [found]
+
+
+def _status(row: Overview, now: int) -> TableStatus:
+    published = row.head if row.oldest is None else row.oldest - 1
+    if row.lease.drift is not None:
+        state = "drifted"
+    elif row.oldest is None:
+        state = "published"
+    elif row.status == "FAILED":
+        state = "blocked" if row.error_kind == "permanent" else "failing"
+    else:
+        state = "pending"
+    return TableStatus(
+        table=row.name,
+        table_id=row.table_id,
+        location=row.location,
+        head=row.head,
+        published_version=published if published >= 0 else None,
+        backlog=row.backlog,
+        backlog_bytes=row.backlog_bytes,
+        lag_ms=0 if row.waiting_since is None else max(0, now - row.waiting_since),
+        state=state,
+        attempts=row.attempts or 0,
+        last_error=row.last_error,
+        next_attempt_at=row.next_attempt_at or None,
+        checkpoint_version=row.lease.checkpoint_version,
+        checkpoint_error=row.lease.checkpoint_error,
+        lease_owner=row.lease.owner if row.lease.expires_at > now else None,
+        drift=row.lease.drift,
+    )
