@@ -75,7 +75,7 @@ def _small_commits(
     """One writer, one add a commit."""
     scenario = f"{commits} small commits, {engine}"
     url = _url(engine, server, folder)
-    lake = deltalakedb.connect(url)
+    lake = deltalakedb.connect(url, mirror="worker")
     ours, bare_table = _table(lake, folder), _table(lake, folder)
     bare = BareLoop(url, bare_table.table_id)
 
@@ -106,7 +106,7 @@ def _many_writers(report: Report, server: PostgresServer, *, rounds: int, commit
     writers = 8
     scenario = f"{writers} writers on {writers} tables, {commits} commits each, postgres"
     url = server.url(server.create_database())
-    with deltalakedb.connect(url) as lake:
+    with deltalakedb.connect(url, mirror="worker") as lake:
         tables = [_table(lake, Path("/tmp")) for _ in range(2 * writers)]  # noqa: S108
         pairs = [(t.name, t.table_id) for t in tables]
     with (
@@ -134,7 +134,7 @@ def _bulk(
     """One commit of many adds, against a bulk load of the same rows."""
     scenario = f"one commit of {adds} adds, {engine}"
     url = _url(engine, server, folder)
-    lake = deltalakedb.connect(url)
+    lake = deltalakedb.connect(url, mirror="worker")
 
     def ours() -> float:
         table = _table(lake, folder)
@@ -173,7 +173,9 @@ def _peers(
     contestants = {}
     with ExitStack() as stack:
         for engine in ENGINES:
-            lake = stack.enter_context(deltalakedb.connect(_url(engine, server, folder)))
+            lake = stack.enter_context(
+                deltalakedb.connect(_url(engine, server, folder), mirror="worker")
+            )
             contestants[f"ours on {engine}"] = _our_appends(_table(lake, folder), commits)
         for name, build in (
             ("delta-rs", _delta_rs_appends),

@@ -57,7 +57,7 @@ class WriterPool:
 
 
 def _write(pipe: Connection, url: str, name: str, table_id: str, kind: str) -> None:
-    with deltalakedb.connect(url) as lake:
+    with deltalakedb.connect(url, mirror="worker") as lake:
         table, bare = lake.table(name), BareLoop(url, table_id)
         while commits := pipe.recv():
             if kind == "ours":

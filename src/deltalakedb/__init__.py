@@ -39,19 +39,27 @@ def connect(
     retry: RetryPolicy | None = None,
     clock: Clock | None = None,
     storage_options: Mapping[str, str] | None = None,
+    mirror: str = "inline",
 ) -> Lake:
     """Open the catalog at `url`: sqlite:///lake.db, duckdb:///lake.duckdb, postgresql://….
 
     An empty database gets its schema, any other is checked. `committer` is the name written with
     each commit (default: the user of this process), `retry` says how often and how long a commit
     is tried again. `storage_options` are the settings of the object store that tables lie in
-    (credentials, region, endpoint); what is not given comes from the environment. The result
-    is also a context manager.
+    (credentials, region, endpoint); what is not given comes from the environment. With
+    `mirror="inline"` each commit is published to `_delta_log` right away, and whatever fails is
+    tried again; "worker" leaves all of it to `deltalakedb mirror run`. The result is also a context
+    manager.
     """
     from deltalakedb.lake import Lake
 
     return Lake.connect(
-        url, committer=committer, retry=retry, clock=clock, storage_options=storage_options
+        url,
+        committer=committer,
+        retry=retry,
+        clock=clock,
+        storage_options=storage_options,
+        mirror=mirror,
     )
 
 

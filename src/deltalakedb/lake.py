@@ -8,12 +8,18 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Self
 
-from deltalakedb.errors import ConfigurationError, TableExistsError, TableNotFoundError
+from deltalakedb.errors import (
+    ConfigurationError,
+    MirrorError,
+    TableExistsError,
+    TableNotFoundError,
+)
 from deltalakedb.mirror.service import Mirror
 from deltalakedb.snapshot import Snapshot, open_snapshot
 from deltalakedb.snapshot.page_builder import after_commit, after_import
 from deltalakedb.storage import Storage, local_path, normalise_location, open_storage
 from deltalakedb.store import Store
+from deltalakedb.store.mirror import backlog_size
 from deltalakedb.table import Table
 from deltalakedb.transaction import change_table
 from deltalakedb.transaction.commit import Committer
@@ -174,11 +180,24 @@ class Lake:
             records = self.store.tables(session)
         return [Table(self.store, self._committer, self.mirror, record) for record in records]
 
-    def drop_table(self, name: str) -> None:
-        """Unregister a table: forget its log here. Its files and `_delta_log` stay."""
+    def drop_table(self, name: str, *, force: bool = False) -> None:
+        """Unregister a table: forget its log here. Its files and `_delta_log` stay.
+
+        Versions that are not published yet exist nowhere else: then it is refused, unless it is
+        `force`d.
+        """
         with self.store.write() as session:
             record = self._find(session, name)
             self.store.lock_head(session, record.table_id)
+            waiting = 0 if force else backlog_size(session, record.table_id)
+            if waiting:
+                raise MirrorError(
+                    f"Table {name!r} cannot be dropped: {waiting} of its versions are not in its "
+                    "_delta_log yet",
+                    why="They would be lost",
+                    fix="Publish them with lake.mirror.run_once() (lake.mirror.status() tells what "
+                    "is in the way), or pass force=True to lose them",
+                )
             self.store.forget_table(session, record.table_id)
 
     def _find(self, session: Session, name: object) -> TableRecord:

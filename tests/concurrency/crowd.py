@@ -47,7 +47,7 @@ class Crowd:
     def settle(self, url: str) -> None:
         """Create the tables."""
         self.url = url
-        with Lake.connect(url) as lake:
+        with Lake.connect(url, mirror="worker") as lake:
             create_tables(lake, Journal(self._journals / "founder.jsonl"), self._folder)
 
     def journal(self, name: str) -> Path:

@@ -172,7 +172,7 @@ def commit_and_die(job: Mapping[str, Any]) -> None:
     """Make two commits, and die at point `at` of the second."""
     journal = Path(job["journal"])
     points = Points(job["at"], Path(job["labels"]))
-    with Lake.connect(job["url"]) as lake:
+    with Lake.connect(job["url"], mirror="worker") as lake:
         lake._committer = Committer(lake.store, step=lambda name: points.reach(f"step {name}"))
         points.watch_statements(_SESSIONS[lake.store.dialect.engine])
         dying = Dying(lake, Journal(journal), journal.stem, points)

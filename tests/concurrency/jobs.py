@@ -29,7 +29,7 @@ def run(job: Job) -> None:
 
 
 def _connect(job: Job) -> Lake:
-    return Lake.connect(job["url"], retry=PATIENT if job.get("outages") else None)
+    return Lake.connect(job["url"], retry=PATIENT if job.get("outages") else None, mirror="worker")
 
 
 def _stop(job: Job) -> Stop:

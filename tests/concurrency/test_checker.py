@@ -22,7 +22,7 @@ def catalog(tmp_path: Path) -> Catalog:
     """A catalog with a few honest commits (its URL), and their journal."""
     journal_path = tmp_path / "writer.jsonl"
     url = f"sqlite:///{tmp_path}/lake.db"
-    with Lake.connect(url) as lake:
+    with Lake.connect(url, mirror="worker") as lake:
         journal = Journal(journal_path)
         create_tables(lake, journal, tmp_path)
         a, c = lake.table("a"), lake.table("c")

@@ -73,7 +73,7 @@ def test_a_commit_that_many_have_overtaken_catches_up_first(
 ) -> None:
     path = tmp_path / "writer.jsonl"
     journal = Journal(path)
-    with Lake.connect(catalog_url) as lake:
+    with Lake.connect(catalog_url, mirror="worker") as lake:
         create_tables(lake, journal, tmp_path)
         late, removing = lake.table("a"), lake.table("a")
         assert late.version == removing.version == 1

@@ -37,8 +37,8 @@ class Scene:
         self.folder = folder
         self.path = folder / "writer.jsonl"
         self.journal = Journal(self.path)
-        self.far = Lake.connect(far)
-        self.direct = Lake.connect(near)
+        self.far = Lake.connect(far, mirror="worker")
+        self.direct = Lake.connect(near, mirror="worker")
         create_tables(self.direct, self.journal, folder)
 
     def close(self) -> None:
@@ -230,7 +230,7 @@ def test_an_old_try_that_holds_the_head_for_too_long_leaves_the_outcome_unknown(
     scene: Scene,
 ) -> None:
     """The server has not noticed that the connection is gone; the COMMIT comes after all."""
-    with Lake.connect(scene.far_url.replace("timeout=20", "timeout=0.2")) as lake:
+    with Lake.connect(scene.far_url.replace("timeout=20", "timeout=0.2"), mirror="worker") as lake:
         step = scene.proxy.at_commit(Cut.LATE)
         lake._committer = Committer(lake.store, step=step, policy=IMPATIENT)
         table = lake.table("a")

@@ -135,7 +135,9 @@ def kill_before_the_answer(crowd: Crowd, server: PostgresServer, *, kills: int) 
     database = server.create_database()
     crowd.settle(server.url(database))
     journal = Journal(crowd.journal("unlucky"))
-    with Lake.connect(server.url(database, options=UNANSWERED), retry=PATIENT) as lake:
+    with Lake.connect(
+        server.url(database, options=UNANSWERED), retry=PATIENT, mirror="worker"
+    ) as lake:
         for n in range(kills):
             names = ("a", "b") if n % 2 else ("a",)
             committing = Committing(lake, journal, f"unlucky-{n}", names)

@@ -148,7 +148,8 @@ class Writer:
         self._tables = {name: self._reopened(name) for name in TABLES}
 
     def _reopened(self, name: str) -> Table:
-        return Table(self._lake.store, self._lake._committer, self._tables[name]._record)
+        lake = self._lake
+        return Table(lake.store, lake._committer, lake.mirror, self._tables[name]._record)
 
     def _check_own(self, results: Results) -> None:
         if self._random.random() > 0.05 or self._outages:

@@ -84,7 +84,7 @@ def both(
     folder = tmp_path_factory.mktemp("filters")
     rng = random.Random(7)
     made = [write(folder, number, rng) for number in range(24)]
-    with catalogs.fresh("sqlite") as url, deltalakedb.connect(url) as lake:
+    with catalogs.fresh("sqlite") as url, deltalakedb.connect(url, mirror="worker") as lake:
         table = lake.create_table("t", location=str(folder), schema=SCHEMA, partition_by=["part"])
         table.commit([add for add, _ in made])
         rows = pa.concat_tables([rows for _, rows in made])

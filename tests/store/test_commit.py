@@ -413,7 +413,7 @@ def test_the_largest_app_version_is_kept_exactly(lake: Lake, table: Table) -> No
 def test_a_table_dropped_under_a_handle_is_an_error_for_it(lake: Lake, table: Table) -> None:
     handle = lake.table(table.name)
     assert handle.version == 0
-    lake.drop_table(table.name)
+    lake.drop_table(table.name, force=True)
     before = row_counts(lake)
     with pytest.raises(TableNotFoundError, match=r"sales\.orders"):
         handle.commit([add("a.parquet")])
@@ -422,7 +422,7 @@ def test_a_table_dropped_under_a_handle_is_an_error_for_it(lake: Lake, table: Ta
 
 def test_a_dropped_table_cannot_be_looked_at(lake: Lake, table: Table) -> None:
     unopened = lake.table(table.name)
-    lake.drop_table(table.name)
+    lake.drop_table(table.name, force=True)
     for verb in (unopened.refresh, unopened.snapshot, lambda: unopened.commit([add("a")])):
         with pytest.raises(TableNotFoundError, match=r"sales\.orders"):
             verb()
@@ -431,7 +431,7 @@ def test_a_dropped_table_cannot_be_looked_at(lake: Lake, table: Table) -> None:
 def test_a_table_created_again_is_another_table(lake: Lake, table: Table) -> None:
     handle = lake.table(table.name)
     assert handle.version == 0
-    lake.drop_table(table.name)
+    lake.drop_table(table.name, force=True)
     again = new_lake_table(lake)
     with pytest.raises(TableNotFoundError):
         handle.commit([add("a.parquet")])

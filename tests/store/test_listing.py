@@ -350,7 +350,7 @@ def test_commits_go_on_while_listings_are_open(
     catalog_url: str, open_lake: OpenLake, where: str | None
 ) -> None:
     joint = "&" if "?" in catalog_url else "?"
-    lake = deltalakedb.connect(f"{catalog_url}{joint}pool_size=1&timeout=5")
+    lake = deltalakedb.connect(f"{catalog_url}{joint}pool_size=1&timeout=5", mirror="worker")
     with lake:
         table = filled(lake, 3_000)
         reading = table.snapshot().iter_files(10, where)
@@ -362,7 +362,8 @@ def test_commits_go_on_while_listings_are_open(
 
 def test_no_more_listings_than_connections(catalog_url: str) -> None:
     joint = "&" if "?" in catalog_url else "?"
-    with deltalakedb.connect(f"{catalog_url}{joint}pool_size=1&timeout=0.2") as lake:
+    url = f"{catalog_url}{joint}pool_size=1&timeout=0.2"
+    with deltalakedb.connect(url, mirror="worker") as lake:
         snapshot = filled(lake, 3_000).snapshot()
         reading = snapshot.iter_files(10)
         next(reading)
@@ -384,7 +385,7 @@ FORKING = """
 import os, sys
 import deltalakedb
 from deltalakedb.errors import CatalogError
-lake = deltalakedb.connect(sys.argv[1])
+lake = deltalakedb.connect(sys.argv[1], mirror="worker")
 snapshot = lake.table("sales.orders").snapshot()
 reading = snapshot.iter_files(10)
 rows = next(reading).num_rows
@@ -425,7 +426,7 @@ def test_listings_survive_a_fork(engine: Engine, lake: Lake, catalog_url: str) -
 def test_a_file_may_have_an_odd_name(engine: Engine, tmp_path: Any, name: str) -> None:
     if engine == "postgres":
         pytest.skip("a server has no file")
-    with deltalakedb.connect(f"{engine}:///{quote(str(tmp_path / name))}") as lake:
+    with deltalakedb.connect(f"{engine}:///{quote(str(tmp_path / name))}", mirror="worker") as lake:
         table = filled(lake, 4)
         assert table.snapshot().files().num_rows == 4
 
@@ -437,7 +438,7 @@ def test_no_commit_is_lost_when_another_process_looks_after_a_listing(
     if engine != "sqlite":
         pytest.skip("only SQLite shares its file between processes")
     count = "import sqlite3, sys; print(*sqlite3.connect(sys.argv[1]).execute(sys.argv[2]))"
-    with deltalakedb.connect(catalog_url) as lake:
+    with deltalakedb.connect(catalog_url, mirror="worker") as lake:
         table = filled(lake, 4)
         for n in range(3):
             assert table.snapshot().files().num_rows == 4 + n
@@ -457,7 +458,7 @@ def test_no_commit_is_lost_when_another_process_looks_after_a_listing(
 
 @pytest.fixture
 def postgres_lake(catalogs: Catalogs) -> Iterator[Lake]:
-    with catalogs.fresh("postgres") as url, deltalakedb.connect(url) as lake:
+    with catalogs.fresh("postgres") as url, deltalakedb.connect(url, mirror="worker") as lake:
         yield lake
 
 
@@ -536,7 +537,7 @@ def test_a_custom_schema_is_listed(catalogs: Catalogs) -> None:
     with catalogs.empty("postgres") as url:
         odd = 'it\'s "odd" ä%\\'
         joint = "&" if "?" in url else "?"
-        with deltalakedb.connect(f"{url}{joint}schema={quote(odd)}") as lake:
+        with deltalakedb.connect(f"{url}{joint}schema={quote(odd)}", mirror="worker") as lake:
             snapshot = filled(lake, 6).snapshot()
             assert snapshot.files().num_rows == 6
             assert snapshot.files("id > 0").num_rows == 6

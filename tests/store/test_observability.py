@@ -106,7 +106,7 @@ def test_what_was_not_committed_is_not_counted(lake: Lake, table: Table) -> None
 def test_lakes_count_for_themselves(lake: Lake, table: Table, catalog_url: str) -> None:
     import deltalakedb
 
-    with deltalakedb.connect(catalog_url) as other:
+    with deltalakedb.connect(catalog_url, mirror="worker") as other:
         other.table(table.name).commit([add("a.parquet")])
         assert other.metrics.read()["versions_committed_total"] == 1
     assert lake.metrics.read()["versions_committed_total"] == 1
@@ -240,7 +240,7 @@ def test_commits_need_no_opentelemetry(tmp_path: Path) -> None:
         import sys
         sys.modules["opentelemetry"] = None
         import deltalakedb
-        with deltalakedb.connect("sqlite:///{tmp_path}/lake.db") as lake:
+        with deltalakedb.connect("sqlite:///{tmp_path}/lake.db", mirror="worker") as lake:
             schema = '{{"type":"struct","fields":[]}}'
             table = lake.create_table("t", location="{tmp_path}/t", schema=schema)
             print(table.set_properties({{"owner": "me"}}))

@@ -42,7 +42,7 @@ class Rival:
 
 @pytest.fixture
 def ours(postgres_url: str) -> Lake:
-    return deltalakedb.connect(postgres_url)
+    return deltalakedb.connect(postgres_url, mirror="worker")
 
 
 def _overtaken(lake: Lake, rivals: Lake, *, app_version: int | None) -> Table:
@@ -53,7 +53,7 @@ def _overtaken(lake: Lake, rivals: Lake, *, app_version: int | None) -> Table:
 
 
 def test_the_same_work_done_by_another_is_no_conflict(postgres_url: str, ours: Lake) -> None:
-    with ours, deltalakedb.connect(postgres_url) as rivals:
+    with ours, deltalakedb.connect(postgres_url, mirror="worker") as rivals:
         table = _overtaken(ours, rivals, app_version=7)
         result = table.commit([remove("old.parquet"), add("rival.parquet")], app_txn=("load", 7))
         assert result.already_committed
@@ -62,7 +62,7 @@ def test_the_same_work_done_by_another_is_no_conflict(postgres_url: str, ours: L
 
 
 def test_other_work_that_removed_the_same_file_is_one(postgres_url: str, ours: Lake) -> None:
-    with ours, deltalakedb.connect(postgres_url) as rivals:
+    with ours, deltalakedb.connect(postgres_url, mirror="worker") as rivals:
         table = _overtaken(ours, rivals, app_version=None)
         with pytest.raises(ConcurrentDeleteDeleteError):
             table.commit([remove("old.parquet"), add("ours.parquet")], app_txn=("load", 7))
@@ -70,7 +70,7 @@ def test_other_work_that_removed_the_same_file_is_one(postgres_url: str, ours: L
 
 
 def test_independent_work_is_rebased(postgres_url: str, ours: Lake) -> None:
-    with ours, deltalakedb.connect(postgres_url) as rivals:
+    with ours, deltalakedb.connect(postgres_url, mirror="worker") as rivals:
         table = _overtaken(ours, rivals, app_version=None)
         result = table.commit([add("ours.parquet")], app_txn=("load", 7))
         assert not result.already_committed

@@ -247,7 +247,7 @@ def test_a_custom_schema_of_postgres_is_planned(catalogs: Catalogs) -> None:
     with catalogs.empty("postgres") as url:
         odd = 'it\'s "odd" ä%\\'
         joint = "&" if "?" in url else "?"
-        with deltalakedb.connect(f"{url}{joint}schema={quote(odd)}") as lake:
+        with deltalakedb.connect(f"{url}{joint}schema={quote(odd)}", mirror="worker") as lake:
             table = by_id(lake)
             for few in (0, planned.FEW):
                 with pytest.MonkeyPatch.context() as patch:

@@ -152,7 +152,7 @@ def test_the_first_and_last_times_there_are(table: Table) -> None:
 
 
 def test_a_dropped_table_is_told(lake: Lake, table: Table) -> None:
-    lake.drop_table(table.name)
+    lake.drop_table(table.name, force=True)
     for look in (table.snapshot, table.refresh, table.cached_snapshot):
         with pytest.raises(TableNotFoundError, match="not registered"):
             look()

@@ -287,25 +287,25 @@ def test_a_dropped_table_leaves_no_rows_and_may_come_again(lake: Lake, table: Ta
     with_kept = {name: n // 2 for name, n in row_counts(lake).items()}
     table.commit([add("a.parquet"), {"txn": {"appId": "app", "version": 1}}])
     table.set_properties({"owner": "me"})
-    lake.drop_table("sales.orders")
+    lake.drop_table("sales.orders", force=True)
     assert row_counts(lake) == with_kept
     assert [t.name for t in lake.tables()] == ["kept"]
     with pytest.raises(TableNotFoundError):
         lake.table("sales.orders")
     with pytest.raises(TableNotFoundError):
-        lake.drop_table("sales.orders")
+        lake.drop_table("sales.orders", force=True)
     again = new_lake_table(lake)
     assert again.table_id != table.table_id
     assert (again.version, live_paths(again)) == (0, [])
     assert again.commit([add("a.parquet")], app_txn=("app", 1)) == 1
-    lake.drop_table(again.location)
-    lake.drop_table(kept.name)
+    lake.drop_table(again.location, force=True)
+    lake.drop_table(kept.name, force=True)
     assert row_counts(lake) == empty
 
 
 def test_nothing_can_be_done_with_a_dropped_table(lake: Lake, table: Table) -> None:
     assert table.version == 0
-    lake.drop_table(table.name)
+    lake.drop_table(table.name, force=True)
     before = row_counts(lake)
     verbs: list[Callable[[], object]] = [
         lambda: table.commit([add("a.parquet")]),

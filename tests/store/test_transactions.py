@@ -197,7 +197,7 @@ def test_a_table_dropped_meanwhile_leaves_nothing(lake: Lake, tables: dict[str, 
     with pytest.raises(TableNotFoundError, match="'b'"), lake.transaction() as tx:
         for name in NAMES:
             tx.table(name).add_actions([add("new.parquet")])
-        lake.drop_table("b")
+        lake.drop_table("b", force=True)
         before = row_counts(lake)
     assert row_counts(lake) == before
 
