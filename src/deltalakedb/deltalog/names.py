@@ -88,3 +88,18 @@ def sidecar_key(path: str) -> str:
     """The key of a sidecar: its path is a file name, or a path below the log."""
     name = path.rpartition("/")[2]
     return f"{LOG}/{SIDECARS}/{name}"
+
+
+def part_key(version: int, part: int, parts: int) -> str:
+    """The key of one part of a multi-part checkpoint; they count from 1."""
+    return f"{LOG}/{version:020d}.checkpoint.{part:010d}.{parts:010d}.parquet"
+
+
+def v2_checkpoint_key(version: int, unique: str) -> str:
+    """The key of a V2 checkpoint; `unique` is a UUID."""
+    return f"{LOG}/{version:020d}.checkpoint.{unique}.parquet"
+
+
+def sidecar_name(version: int, number: int, unique: str) -> str:
+    """The file name of a sidecar, which is also its path in the checkpoint that names it."""
+    return f"{version:020d}.checkpoint.{number:010d}.{unique}.parquet"

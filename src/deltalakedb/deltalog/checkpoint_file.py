@@ -1,0 +1,109 @@
+"""Writing the Parquet files of checkpoints.
+
+Guarantees:
+
+- Rows go out as they come: memory holds the row group that is being written.
+- A file that was not closed has no footer, so nobody takes it for a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, Final, Self
+
+from deltalakedb.actions import Action, to_dict
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# The most values that a row group holds of a kind of file action.
+ROW_GROUP: Final = 20_000
+# Row groups become smaller where statistics are wide.
+_GROUP_BYTES: Final = 32 * 1024 * 1024
+# What is nearly always the same. Elsewhere a dictionary would be built, and given up.
+_REPEATED: Final = (
+    "partitionValues.key_value.key",
+    "partitionValues.key_value.value",
+    "tags.key_value.key",
+    "modificationTime",
+    "deletionTimestamp",
+    "deletionVector.storageType",
+    "deletionVector.pathOrInlineDv",
+    "defaultRowCommitVersion",
+    "clusteringProvider",
+)
+
+
+class CheckpointFile:
+    """A Parquet file of actions on its way into `sink`; `rows` counts them."""
+
+    def __init__(self, sink: IO[bytes], schema: pa.Schema) -> None:
+        import pyarrow.parquet as pq
+
+        self.schema = schema
+        self.rows = 0
+        self._writer = pq.ParquetWriter(
+            sink,
+            schema,
+            compression="snappy",
+            use_dictionary=[
+                f"{kind}.{column}"
+                for kind in ("add", "remove")
+                if kind in schema.names
+                for column in _REPEATED
+            ],
+            # Bounds of paths and JSON help nobody, and cost as much as writing them.
+            write_statistics=False,
+            store_schema=False,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._writer.close()
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Write rows, in row groups of a bounded size."""
+        if not rows.num_rows:
+            return
+        step = max(1, min(ROW_GROUP, rows.num_rows * _GROUP_BYTES // max(1, rows.nbytes)))
+        for start in range(0, rows.num_rows, step):
+            self._writer.write_batch(rows.slice(start, step))
+        self.rows += rows.num_rows
+
+    def write_actions(self, actions: Iterable[Action]) -> None:
+        """Write actions that are few: all but those of files."""
+        self.write(control_rows(list(actions), self.schema))
+
+
+def control_rows(actions: Sequence[Action], schema: pa.Schema) -> pa.RecordBatch:
+    """Actions as rows; fields that the schema does not have are left out."""
+    import pyarrow as pa
+
+    documents = [to_dict(action) for action in actions]
+    columns = []
+    for field in schema:
+        values = [_shaped(document.get(field.name), field.type) for document in documents]
+        columns.append(pa.array(values, field.type))
+    return pa.record_batch(columns, schema=schema)
+
+
+def _shaped(value: Any, kind: pa.DataType) -> Any:
+    """A value of the log as Arrow takes it: maps are lists of pairs there."""
+    import pyarrow as pa
+
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        return list(value.items())
+    if pa.types.is_struct(kind):
+        return {field.name: _shaped(value.get(field.name), field.type) for field in kind.fields}
+    return value

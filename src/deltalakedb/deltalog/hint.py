@@ -1,0 +1,114 @@
+"""`_last_checkpoint`: where readers find the newest checkpoint without listing the log.
+
+Guarantees:
+
+- `parse_hint` takes whatever there is: None for what is damaged, as readers do.
+- `version`, `size` and `parts` come first; some readers look no further.
+- The checksum is the MD5 of the canonical form that the protocol defines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from deltalakedb.actions import Action, Sidecar, to_dict
+from deltalakedb.actions.jsonvalue import loads
+from deltalakedb.errors import DeltaLakeDbError
+
+_CHECKSUM: Final = "checksum"
+
+
+@dataclass(frozen=True, slots=True)
+class V2Hint:
+    """The top file of a V2 checkpoint, with what is in it."""
+
+    path: str
+    size_in_bytes: int
+    modification_time: int
+    non_file_actions: Sequence[Action] = ()
+    sidecars: Sequence[Sidecar] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LastCheckpoint:
+    """A checkpoint as the hint tells it: `size` counts its actions, `parts` its files if many."""
+
+    version: int
+    size: int
+    parts: int | None = None
+    size_in_bytes: int | None = None
+    num_of_add_files: int | None = None
+    v2: V2Hint | None = None
+
+    def to_json(self) -> bytes:
+        """The content of the file."""
+        document: dict[str, Any] = {"version": self.version, "size": self.size}
+        if self.parts is not None:
+            document["parts"] = self.parts
+        if self.size_in_bytes is not None:
+            document["sizeInBytes"] = self.size_in_bytes
+        if self.num_of_add_files is not None:
+            document["numOfAddFiles"] = self.num_of_add_files
+        if self.v2 is not None:
+            document["v2Checkpoint"] = {
+                "path": self.v2.path,
+                "sizeInBytes": self.v2.size_in_bytes,
+                "modificationTime": self.v2.modification_time,
+                "nonFileActions": [to_dict(action) for action in self.v2.non_file_actions],
+                "sidecarFiles": [to_dict(sidecar)["sidecar"] for sidecar in self.v2.sidecars],
+            }
+        document[_CHECKSUM] = checksum_of(document)
+        return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def parse_hint(data: bytes) -> LastCheckpoint | None:
+    """Version, size and parts of a hint; None where it is damaged or its checksum is not right."""
+    try:
+        document = loads(data)
+    except DeltaLakeDbError:
+        return None
+    if not isinstance(document, dict):
+        return None
+    version, size, parts = (document.get(name) for name in ("version", "size", "parts"))
+    if type(version) is not int or type(size) is not int or version < 0:
+        return None
+    given = document.get(_CHECKSUM)
+    if given is not None and given != checksum_of(document):
+        return None
+    return LastCheckpoint(version, size, parts if type(parts) is int else None)
+
+
+def checksum_of(document: Mapping[str, Any]) -> str:
+    """The checksum of a hint, whose own field `checksum` does not count."""
+    entries = {key: value for key, value in document.items() if key != _CHECKSUM}
+    lines = sorted(_flattened(entries, ""), key=lambda line: line[0].encode())
+    text = ",".join(f"{path}={value}" for path, value in lines)
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def _flattened(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _flattened(item, _step(path, _quoted(key)))
+    elif isinstance(value, (list, tuple)):
+        for position, item in enumerate(value):
+            yield from _flattened(item, _step(path, str(position)))
+    elif isinstance(value, str):
+        yield path, _quoted(value)
+    elif value is None or isinstance(value, bool):
+        yield path, {None: "null", True: "true", False: "false"}[value]
+    else:
+        yield path, str(value)
+
+
+def _step(path: str, step: str) -> str:
+    return f"{path}+{step}" if path else step
+
+
+def _quoted(text: str) -> str:
+    return f'"{quote(text, safe="-._~")}"'
