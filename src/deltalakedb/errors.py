@@ -171,6 +171,10 @@ class ForeignCommitError(MirrorError):
         super().__init__(what, why=why, fix=fix)
 
 
+class NotPublishedError(MirrorError):
+    """A version is not in `_delta_log` yet, and what is asked for would need it there."""
+
+
 # --- data files ---------------------------------------------------------------------------
 
 

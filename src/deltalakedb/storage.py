@@ -17,11 +17,13 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from deltalakedb.errors import (
@@ -65,6 +67,7 @@ _RETRY: Final = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
 # Whoever waits for a commit does not wait for a store that is ill: a worker will try again.
 _BRIEF_RETRY: Final = {"max_retries": 1, "retry_timeout": timedelta(seconds=5)}
 _BRIEF: Final = {"connect_timeout": "3s", "timeout": "10s"}
+_DELETED_AT_ONCE: Final = 1000
 _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 
 
@@ -230,6 +233,56 @@ class Storage:
         # Of two that came this far the later one has overwritten the other: this is who stays.
         return bytes(store.get(key).bytes()) == data
 
+    @contextmanager
+    def writing(self, key: str) -> Iterator[IO[bytes]]:
+        """A file to write an object of any size into, over whatever was there.
+
+        The object appears, complete, when the block ends; after an exception nothing is there.
+        Memory stays bounded: what goes to an object store is put on a local disk first, and sent
+        in parts.
+        """
+        if self._folder is not None:
+            with self._writing_locally(key) as file:
+                yield file
+            return
+        try:
+            with TemporaryFile() as file:
+                yield file
+                file.seek(0)
+                self._call(key, "write", lambda store: store.put(key, file, mode="overwrite"))
+        except OSError as error:
+            raise self._translate(error, key, "write") from None
+
+    @contextmanager
+    def _writing_locally(self, key: str) -> Iterator[IO[bytes]]:
+        path = self._locally(key, "write", lambda path: path)
+        temporary = _temporary_name(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with temporary.open("xb") as file:
+                    yield file
+                    file.flush()
+                    os.fsync(file.fileno())
+                _drop_checksum(path)
+                temporary.replace(path)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+            _sync_folder(path.parent)
+        except OSError as error:
+            raise self._translate(error, key, "write") from None
+
+    def update(self, key: str, change: Callable[[bytes | None], bytes | None]) -> bool:
+        """Replace a small object by what `change` makes of it; False where that is None.
+
+        Of callers at the same time nobody overwrites what he has not seen, on local disks and on
+        stores with conditional writes; elsewhere the last one wins. `change` may be called again.
+        """
+        if self._folder is not None:
+            return self._locally(key, "write", lambda path: _update_file(path, change))
+        return self._call(key, "write", lambda store: _update_object(store, key, change))
+
     def clear_leftovers(self, prefix: str, *, older_than_seconds: float) -> int:
         """Delete what killed processes left half written in a folder; how many files.
 
@@ -248,10 +301,26 @@ class Storage:
 
     def delete(self, key: str) -> None:
         """Delete an object; there being none is as good."""
+        if self._folder is not None:
+            self._locally(key, "delete", _drop_checksum)
         try:
             self._call(key, "delete", lambda store: store.delete(key))
         except ObjectNotFoundError:
             return
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """Delete objects, those that come first before the others, in few requests."""
+        if self._folder is not None:
+            for key in keys:
+                self.delete(key)
+            return
+        for start in range(0, len(keys), _DELETED_AT_ONCE):
+            some = keys[start : start + _DELETED_AT_ONCE]
+            try:
+                self._call(some[0], "delete", lambda store, some=some: store.delete(some))  # type: ignore[misc]
+            except ObjectNotFoundError:
+                for key in some:
+                    self.delete(key)
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectInfo]:
         """Every object below a folder `prefix`, at any depth, in no particular order.
@@ -397,6 +466,7 @@ def _replace_file(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _write_temporary(path, data)
     try:
+        _drop_checksum(path)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -404,8 +474,43 @@ def _replace_file(path: Path, data: bytes) -> None:
     _sync_folder(path.parent)
 
 
+def _drop_checksum(path: Path) -> None:
+    """Hadoop keeps one beside each local file, and refuses a file that it does not fit."""
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+
+
+def _temporary_name(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+
+
+def _update_file(path: Path, change: Callable[[bytes | None], bytes | None]) -> bool:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(path.parent):
+        changed = change(path.read_bytes() if path.exists() else None)
+        if changed is None:
+            return False
+        _replace_file(path, changed)
+        return True
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, which nobody but `update` takes."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: the last one wins
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def _write_temporary(path: Path, data: bytes) -> Path:
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary = _temporary_name(path)
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         _write_all(handle, data)
@@ -438,6 +543,35 @@ def _sync_folder(folder: Path) -> None:
 def _info(meta: Mapping[str, Any]) -> ObjectInfo:
     modified = meta["last_modified"]
     return ObjectInfo(meta["path"], meta["size"], round(modified.timestamp() * 1000))
+
+
+def _update_object(
+    store: ObjectStore, key: str, change: Callable[[bytes | None], bytes | None]
+) -> bool:
+    from obstore.exceptions import AlreadyExistsError, NotSupportedError, PreconditionError
+
+    conditional = True
+    while True:
+        mode: Any
+        try:
+            found = store.get(key)
+            current: bytes | None = bytes(found.bytes())
+            mode = {"e_tag": found.meta["e_tag"], "version": found.meta["version"]}
+            conditional = conditional and found.meta["e_tag"] is not None
+        except FileNotFoundError:
+            current, mode = None, "create"
+        changed = change(current)
+        if changed is None:
+            return False
+        try:
+            store.put(key, changed, mode=mode if conditional else "overwrite")
+        except (AlreadyExistsError, PreconditionError, FileExistsError):
+            # Somebody was faster, and progress was made: look again.
+            continue
+        except (NotSupportedError, NotImplementedError):
+            conditional = False
+            continue
+        return True
 
 
 def _pages(store: ObjectStore, prefix: str, start_after: str | None) -> Any:

@@ -1,8 +1,8 @@
 """Files of the catalog as rows of a checkpoint, a batch at a time, column by column.
 
 The catalog keeps maps and deletion vectors as JSON text. Vectors are parsed by Arrow all at once.
-Maps have keys of their own and no schema, so each *different* text is parsed in Python; files of the
-same partition share theirs.
+Maps have keys of their own and no schema, so each *different* text is parsed in Python; files of
+the same partition share theirs.
 """
 
 from __future__ import annotations
@@ -149,9 +149,7 @@ def _partition_values(
     return values, typed_values(different, columns).take(coded.indices)
 
 
-def typed_values(
-    values: Sequence[Mapping[str, str | None]], columns: StructType
-) -> pa.StructArray:
+def typed_values(values: Sequence[Mapping[str, str | None]], columns: StructType) -> pa.StructArray:
     """Partition values as values of their columns; null where one of them cannot be read."""
     import pyarrow as pa
 

@@ -240,9 +240,7 @@ def domain_type() -> pa.DataType:
     """A `domainMetadata`."""
     import pyarrow as pa
 
-    return pa.struct(
-        {"domain": pa.string(), "configuration": pa.string(), "removed": pa.bool_()}
-    )
+    return pa.struct({"domain": pa.string(), "configuration": pa.string(), "removed": pa.bool_()})
 
 
 @cache

@@ -7,8 +7,8 @@ Guarantees:
 - Values are those of the JSON: a reader widens maxima of timestamps and cut strings of both forms
   by the same rules.
 
-Arrow parses a whole batch at once. It is stricter than these guarantees, so a batch that it refuses,
-or in which it would be too lenient, is parsed file by file.
+Arrow parses a whole batch at once. It is stricter than these guarantees, so a batch that it
+refuses, or in which it would be too lenient, is parsed file by file.
 """
 
 from __future__ import annotations
@@ -104,9 +104,7 @@ def read_objects(texts: pa.Array, schema: pa.Schema) -> pa.Table | None:
         pa.BufferReader(joined),
         # One block: an object is never cut. Threads gain nothing, and break a forked child.
         read_options=pj.ReadOptions(use_threads=False, block_size=joined.size + 1),
-        parse_options=pj.ParseOptions(
-            explicit_schema=schema, unexpected_field_behavior="ignore"
-        ),
+        parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
     )
     return table if table.num_rows == len(texts) else None
 
@@ -205,7 +203,7 @@ def _values(found: Any, tree: _Tree, decode: Any) -> dict[str, Any] | None:
 
 
 def _bound(value: Any, data_type: DataType) -> Any:
-    decoded = UNKNOWN if value is None else decode_low(value, data_type)
+    decoded: Any = UNKNOWN if value is None else decode_low(value, data_type)
     if decoded is UNKNOWN:
         return None
     if isinstance(data_type, DecimalType):

@@ -1,4 +1,4 @@
-"""Version checksums (`.crc`): what a table adds up to at a version, for readers to check and reuse."""
+"""Version checksums (`.crc`): what a table adds up to, for readers to check and to reuse."""
 
 from __future__ import annotations
 

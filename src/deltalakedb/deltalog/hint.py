@@ -25,13 +25,26 @@ _CHECKSUM: Final = "checksum"
 
 @dataclass(frozen=True, slots=True)
 class V2Hint:
-    """The top file of a V2 checkpoint, with what is in it."""
+    """The top file of a V2 checkpoint, with what is in it unless that is much."""
 
     path: str
     size_in_bytes: int
     modification_time: int
-    non_file_actions: Sequence[Action] = ()
-    sidecars: Sequence[Sidecar] = ()
+    non_file_actions: Sequence[Action] | None = None
+    sidecars: Sequence[Sidecar] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The value of `v2Checkpoint`."""
+        document: dict[str, Any] = {
+            "path": self.path,
+            "sizeInBytes": self.size_in_bytes,
+            "modificationTime": self.modification_time,
+        }
+        if self.non_file_actions is not None:
+            document["nonFileActions"] = [to_dict(action) for action in self.non_file_actions]
+        if self.sidecars is not None:
+            document["sidecarFiles"] = [to_dict(sidecar)["sidecar"] for sidecar in self.sidecars]
+        return document
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +68,7 @@ class LastCheckpoint:
         if self.num_of_add_files is not None:
             document["numOfAddFiles"] = self.num_of_add_files
         if self.v2 is not None:
-            document["v2Checkpoint"] = {
-                "path": self.v2.path,
-                "sizeInBytes": self.v2.size_in_bytes,
-                "modificationTime": self.v2.modification_time,
-                "nonFileActions": [to_dict(action) for action in self.v2.non_file_actions],
-                "sidecarFiles": [to_dict(sidecar)["sidecar"] for sidecar in self.v2.sidecars],
-            }
+            document["v2Checkpoint"] = self.v2.to_dict()
         document[_CHECKSUM] = checksum_of(document)
         return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 

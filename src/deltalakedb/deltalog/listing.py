@@ -42,6 +42,11 @@ class Checkpoint:
     files: tuple[LogFile, ...]
     is_v2: bool = False
 
+    @property
+    def has_parts(self) -> bool:
+        """Whether it is a multi-part checkpoint, if only of one part."""
+        return self.files[0].name.kind is LogKind.CHECKPOINT_PART
+
 
 Piece = Checkpoint | LogFile
 """What a state is built from: a checkpoint, then commits and compactions."""

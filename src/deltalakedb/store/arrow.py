@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from deltalakedb.store.relations import ACTIVE_FILES, Kind
+from deltalakedb.store.relations import ACTIVE_FILES, REMOVE_FILES, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 
     from deltalakedb.store.dialect import Row
 
-KINDS: Mapping[str, Kind] = dict(zip(ACTIVE_FILES.columns, ACTIVE_FILES.kinds, strict=True))
-"""What each column of dl_active_files holds."""
+KINDS: Mapping[str, Kind] = {
+    name: kind
+    for relation in (REMOVE_FILES, ACTIVE_FILES)
+    for name, kind in zip(relation.columns, relation.kinds, strict=True)
+}
+"""What each column of dl_active_files and dl_remove_files holds."""
 
 BATCH_ROWS = 1_000
 """How many rows become one batch where an engine gives rows: few enough to stay in its cache."""
@@ -27,7 +31,7 @@ BATCH_ROWS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class FileQuery:
-    """A query on dl_active_files, whose result has `columns`, with parameters written `:name`.
+    """A query on files, whose result has `columns`, with parameters written `:name`.
 
     `keys` are UUIDs and whole numbers, nothing else; `values` may be of any type that the driver
     takes. `by_index` tells that it names the few rows it wants, by an index. `otherwise` is the
@@ -48,7 +52,7 @@ class FileQuery:
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
-    """The Arrow schema of columns of dl_active_files: string, int64 and bool."""
+    """The Arrow schema of columns of files: string, int64 and bool."""
     import pyarrow as pa
 
     types = {Kind.INT: pa.int64(), Kind.BOOL: pa.bool_()}

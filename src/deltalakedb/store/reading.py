@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from deltalakedb.actions import Metadata, Protocol
+from deltalakedb.actions import Metadata, Protocol, Txn
 from deltalakedb.store.records import Counts, VersionRecord
-from deltalakedb.store.relations import LIVE, METADATA_UPDATES, PROTOCOL_UPDATES
+from deltalakedb.store.relations import LIVE, METADATA_UPDATES, PROTOCOL_UPDATES, TXN_ACTIONS
 from deltalakedb.store.rows import from_row
 
 if TYPE_CHECKING:
@@ -100,6 +100,18 @@ def app_transactions(session: Session, table_id: str, version: int) -> dict[str,
     rows = session.run("app_transactions", table_id=table_id, version=version)
     decode = session.decode_text
     return {decode(app_id): number for app_id, number in rows if number is not None}
+
+
+def txns(session: Session, table_id: str, version: int) -> list[Txn]:
+    """The newest action of each application, by app id."""
+    rows = session.run("txns_at", table_id=table_id, version=version)
+    return [cast("Txn", from_row(TXN_ACTIONS, row, session)) for row in rows]
+
+
+def is_published(session: Session, table_id: str, version: int) -> bool:
+    """Whether the commit file of a version is known to be in `_delta_log`."""
+    row = session.one("mirror_state", table_id=table_id, version=version)
+    return row is not None and row[0] == "SUCCEEDED"
 
 
 def domain_metadata(session: Session, table_id: str, version: int) -> dict[str, str]:

@@ -443,3 +443,30 @@ WHERE table_id = :table_id;
 
 -- name: note_cleaned
 UPDATE dl_mirror_tables SET cleaned_at = :now, updated_at = :now WHERE table_id = :table_id;
+
+-- name: mirror_state
+-- Whether a version is published, waits or has failed.
+SELECT status FROM dl_mirror_status WHERE table_id = :table_id AND version = :version;
+
+-- name: txns_at
+-- The newest action of every application at :version, found as in app_transactions.
+WITH RECURSIVE apps(app_id) AS (
+    SELECT min(app_id) FROM dl_txn_actions WHERE table_id = :table_id
+    UNION ALL
+    SELECT (SELECT min(t.app_id) FROM dl_txn_actions AS t
+            WHERE t.table_id = :table_id AND t.app_id > apps.app_id)
+    FROM apps WHERE apps.app_id IS NOT NULL
+)
+SELECT t.table_id, t.version, t.app_id, t.txn_version, t.last_update, t.extra
+FROM apps
+JOIN dl_txn_actions AS t
+  ON t.table_id = :table_id AND t.app_id = apps.app_id AND t.version = (
+      SELECT max(newest.version) FROM dl_txn_actions AS newest
+      WHERE newest.table_id = :table_id AND newest.app_id = apps.app_id
+        AND newest.version <= :version)
+ORDER BY t.app_id;
+
+-- name: removes_between
+-- How many files were removed, whether they came back or not.
+SELECT sum(num_removes) FROM dl_table_versions
+WHERE table_id = :table_id AND version > :since AND version <= :version;

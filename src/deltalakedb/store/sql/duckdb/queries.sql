@@ -72,3 +72,14 @@ WHERE table_id = :table_id AND valid_to > :version AND valid_from <= :version;
 SELECT page_id, removed FROM dl_file_pages
 WHERE table_id = :table_id AND valid_to > :version AND valid_from <= :version
   AND removed IS NOT NULL;
+
+-- name: txns_at
+-- The newest action of every application at :version; there is no index to go along.
+SELECT t.table_id, t.version, t.app_id, t.txn_version, t.last_update, t.extra
+FROM dl_txn_actions AS t
+JOIN (
+    SELECT app_id, max(version) AS version FROM dl_txn_actions
+    WHERE table_id = :table_id AND version <= :version GROUP BY app_id
+) AS newest ON newest.app_id = t.app_id AND newest.version = t.version
+WHERE t.table_id = :table_id
+ORDER BY t.app_id;

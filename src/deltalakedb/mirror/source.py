@@ -1,0 +1,166 @@
+"""The files of a checkpoint, streamed from the catalog as rows.
+
+Guarantees: columns all the way, a page of files at a time; the next batch is made in a thread of
+its own while the last one is written. The end of the stream raises where the catalog has not
+listed exactly the files that its ledger counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from deltalakedb.actions.properties import TableProperties
+from deltalakedb.deltalog.checkpoint_file import ROW_GROUP
+from deltalakedb.deltalog.checkpoint_rows import ADD_COLUMNS, REMOVE_COLUMNS, RowMaker
+from deltalakedb.errors import CorruptCatalogError
+from deltalakedb.mirror.state import PublishedState, milliseconds, read_state
+from deltalakedb.snapshot.listing import read_batches
+from deltalakedb.snapshot.pages import LEAST_STREAMED
+from deltalakedb.snapshot.tombstones import count_tombstones, oldest_look, tombstones_at
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from deltalakedb.store import Store, TableRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What the checkpoint of a version is made of."""
+
+    store: Store
+    table: TableRecord
+    state: PublishedState
+    since: int
+    """Tombstones are looked for after this version."""
+    cutoff_ms: int
+    most_removes: int
+    """There are at most as many tombstones as this."""
+
+    @property
+    def version(self) -> int:
+        """The version."""
+        return self.state.snapshot.version
+
+    @property
+    def most_actions(self) -> int:
+        """The most actions that the checkpoint can have."""
+        return self.state.snapshot.num_files + self.most_removes + len(self.state.actions())
+
+    def count_files(self) -> int:
+        """How many actions of files there are, exactly."""
+        removes = 0
+        if self.most_removes:
+            with self.store.read() as session:
+                removes = count_tombstones(
+                    session, self.table, self.version, since=self.since, cutoff_ms=self.cutoff_ms
+                )
+        return self.state.snapshot.num_files + removes
+
+    def stream(self, maker: RowMaker) -> Stream:
+        """The actions of files as rows; made in a thread of their own while others are written."""
+        return Stream(self._rows(maker))
+
+    def _rows(self, maker: RowMaker) -> Generator[pa.RecordBatch, None, None]:
+        import pyarrow as pa
+
+        try:
+            for batch in self._removes():
+                yield maker.removes(batch)
+            found = 0
+            for batch in self._adds():
+                found += batch.num_rows
+                yield maker.adds(batch)
+        except (pa.ArrowException, ValueError) as error:
+            raise self._wrong(f"a file cannot be understood: {error}") from error
+        expected = self.state.snapshot.num_files
+        if found != expected:
+            raise self._wrong(f"the catalog lists {found} files, and its ledger counts {expected}")
+
+    def _wrong(self, why: str) -> CorruptCatalogError:
+        return CorruptCatalogError(
+            f"The checkpoint of version {self.version} of table {self.table.name!r} was not made",
+            why=why,
+            fix="Run: deltalakedb rebuild",
+        )
+
+    def _adds(self) -> Iterator[pa.RecordBatch]:
+        snapshot = self.state.snapshot
+        if snapshot.num_files < LEAST_STREAMED:
+            return iter(snapshot.files(columns=ADD_COLUMNS).to_batches(max_chunksize=ROW_GROUP))
+        return snapshot.iter_files(ROW_GROUP, columns=ADD_COLUMNS)
+
+    def _removes(self) -> Iterator[pa.RecordBatch]:
+        if not self.most_removes:
+            return
+        query = tombstones_at(
+            self.table, self.version, REMOVE_COLUMNS, since=self.since, cutoff_ms=self.cutoff_ms
+        )
+        with closing(read_batches(self.store, self.table, query, ROW_GROUP)) as batches:
+            yield from batches
+
+
+def open_source(store: Store, table: TableRecord, version: int, *, now_ms: int) -> Source:
+    """Open a published version; what has expired at `now_ms` is left out."""
+    with store.read() as session:
+        state = read_state(store, session, table, version, now_ms=now_ms)
+        retention = TableProperties(state.snapshot.properties).deleted_file_retention
+        cutoff = now_ms - milliseconds(retention)
+        since = oldest_look(session, table, cutoff)
+        row = session.one("removes_between", table_id=table.table_id, since=since, version=version)
+    return Source(store, table, state, since, cutoff, int(row[0] or 0) if row else 0)
+
+
+class Stream:
+    """Batches of rows; the next one is made while the last one is written."""
+
+    def __init__(self, batches: Generator[pa.RecordBatch, None, None]) -> None:
+        self._batches = batches
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="deltalakedb-checkpoint")
+        self._next = self._pool.submit(next, batches, None)
+        self._held: pa.RecordBatch | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # Whatever is under way ends first: a generator that runs cannot be closed.
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._batches.close()
+
+    def has_more(self) -> bool:
+        """Whether there are more rows."""
+        return self._peek() is not None
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """All that is left."""
+        while (batch := self._peek()) is not None:
+            self._held = None
+            yield batch
+
+    def take(self, rows: int) -> Iterator[pa.RecordBatch]:
+        """The next rows, as many as asked for where there are that many."""
+        while rows and (batch := self._peek()) is not None:
+            piece = batch.slice(0, rows)
+            left = batch.num_rows - piece.num_rows
+            self._held = batch.slice(piece.num_rows) if left else None
+            rows -= piece.num_rows
+            yield piece
+
+    def _peek(self) -> pa.RecordBatch | None:
+        while self._held is None or not self._held.num_rows:
+            self._held = self._next.result()
+            if self._held is None:
+                return None
+            self._next = self._pool.submit(next, self._batches, None)
+        return self._held
