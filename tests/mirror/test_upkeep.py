@@ -1,0 +1,100 @@
+"""What a published table gets beside its commits, and that none of it can harm it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import deltalakedb.mirror.checkpoint
+from deltalakedb.clock import ManualClock
+from deltalakedb.errors import StorageUnavailableError
+from deltalakedb.lake import Lake
+from mirror.conftest import NewTable
+from mirror.logs import check_published, log_of
+
+from fix_lake import add
+
+DAY_MS = 86_400_000
+
+
+def checkpoints(log: Path) -> list[int]:
+    return sorted(int(path.name.split(".")[0]) for path in log.glob("*.checkpoint.parquet"))
+
+
+def hinted(log: Path) -> int:
+    version: int = json.loads((log / "_last_checkpoint").read_text("utf-8"))["version"]
+    return version
+
+
+def test_checkpoints_come_at_their_interval_while_commits_go_on(
+    inline: Lake, new_table: NewTable
+) -> None:
+    table = new_table(inline, properties={"delta.checkpointInterval": "5"})
+    for number in range(12):
+        table.commit([add(f"{number}.parquet")])
+        inline.mirror.drain()
+    assert checkpoints(log_of(table)) == [5, 10]
+    assert hinted(log_of(table)) == 10
+    assert inline.mirror.status()[0].checkpoint_version == 10
+    assert sorted(int(path.stem) for path in log_of(table).glob("*.crc")) == list(range(13))
+    check_published(inline, table)
+
+
+def test_a_backlog_gets_the_newest_checkpoint_that_is_due(
+    queued: Lake, new_table: NewTable
+) -> None:
+    table = new_table(queued, properties={"delta.checkpointInterval": "5"})
+    for number in range(17):
+        table.commit([add(f"{number}.parquet")])
+    queued.mirror.run_once()
+    assert checkpoints(log_of(table)) == [15]
+    assert hinted(log_of(table)) == 15
+
+
+def test_closing_the_lake_waits_for_the_checkpoint(inline: Lake, new_table: NewTable) -> None:
+    table = new_table(inline, properties={"delta.checkpointInterval": "2"})
+    for number in range(2):
+        table.commit([add(f"{number}.parquet")])
+    inline.close()
+    assert checkpoints(log_of(table)) == [2]
+
+
+def test_a_checkpoint_that_fails_harms_nothing_and_is_made_later(
+    queued: Lake, new_table: NewTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise StorageUnavailableError("No checkpoint today", fix="Try again")
+
+    table = new_table(queued, properties={"delta.checkpointInterval": "2"})
+    for number in range(2):
+        table.commit([add(f"{number}.parquet")])
+    with monkeypatch.context() as patched:
+        patched.setattr(deltalakedb.mirror.checkpoint, "write_checkpoint", refuse)
+        queued.mirror.run_once()
+    check_published(queued, table)
+    (status,) = queued.mirror.status()
+    assert (status.state, status.checkpoint_version) == ("published", None)
+    assert "No checkpoint today" in (status.checkpoint_error or "")
+    assert queued.metrics.read()["mirror_upkeep_failures_total"] == 1
+    table.commit([add("late.parquet")])
+    queued.mirror.run_once()
+    (status,) = queued.mirror.status()
+    assert (status.checkpoint_version, status.checkpoint_error) == (2, None)
+    assert checkpoints(log_of(table)) == [2]
+
+
+def test_the_log_is_cleaned_once_a_day(
+    queued: Lake, new_table: NewTable, clock: ManualClock
+) -> None:
+    table = new_table(queued, properties={"delta.checkpointInterval": "2"})
+    for number in range(4):
+        table.commit([add(f"{number}.parquet")])
+        clock.advance(1_000)
+    queued.mirror.run_once()
+    clock.advance(40 * DAY_MS)
+    for number in range(4, 6):
+        table.commit([add(f"{number}.parquet")])
+    queued.mirror.run_once()
+    left = sorted(int(path.stem) for path in log_of(table).glob("*.json"))
+    assert left == [4, 5, 6]
+    assert checkpoints(log_of(table)) == [4, 6]
