@@ -556,8 +556,9 @@ def _update_object(
         try:
             found = store.get(key)
             current: bytes | None = bytes(found.bytes())
-            mode = {"e_tag": found.meta["e_tag"], "version": found.meta["version"]}
-            conditional = conditional and found.meta["e_tag"] is not None
+            marks = {name: found.meta[name] for name in ("e_tag", "version")}
+            mode = {name: mark for name, mark in marks.items() if mark is not None}
+            conditional = conditional and bool(mode)
         except FileNotFoundError:
             current, mode = None, "create"
         changed = change(current)

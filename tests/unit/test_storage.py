@@ -20,10 +20,13 @@ from fix_s3 import S3Server
 ODD_KEYS = ["a b/c%20d", "day=2026-01-01/x%2Fy.parquet", "é/ü.bin", "q'u\"o#t?e", "a:b/c+d&e"]
 
 
-@pytest.fixture(params=["local", "memory"])
+@pytest.fixture(params=["local", "memory", "s3"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     if request.param == "memory":
         return open_storage(f"memory:///{tmp_path.name}")
+    if request.param == "s3":
+        server: S3Server = request.getfixturevalue("s3_server")
+        return open_storage(f"s3://{server.new_bucket()}/a b", server.storage_options)
     return open_storage(f"{tmp_path}/a b%20c=1/table")
 
 
@@ -195,3 +198,113 @@ def test_a_store_without_conditional_writes_is_read_back(
     assert storage.put_if_absent("_delta_log/0.json", b"first")
     assert not storage.put_if_absent("_delta_log/0.json", b"second")
     assert storage.get("_delta_log/0.json") == b"first"
+
+
+# --- large objects, and objects that change -----------------------------------------------
+
+
+def test_a_file_becomes_an_object_when_it_is_complete(storage: Storage) -> None:
+    storage.put("log/x", b"old")
+    with storage.writing("log/x") as file:
+        file.write(b"new ")
+        assert storage.get("log/x") == b"old"
+        file.write(b"content")
+    assert storage.get("log/x") == b"new content"
+    assert [info.key for info in storage.list()] == ["log/x"]
+
+
+def test_a_file_that_was_given_up_leaves_nothing(storage: Storage) -> None:
+    storage.put("log/y", b"old")
+
+    def give_up(key: str) -> None:
+        with storage.writing(key) as file:
+            file.write(b"half")
+            raise ZeroDivisionError
+
+    for key in ("log/x", "log/y"):
+        with pytest.raises(ZeroDivisionError):
+            give_up(key)
+    assert storage.get("log/y") == b"old"
+    assert [info.key for info in storage.list()] == ["log/y"]
+
+
+def test_a_large_file_arrives_whole(storage: Storage) -> None:
+    block = bytes(range(256)) * 4096
+    with storage.writing("x") as file:
+        for _ in range(13):
+            file.write(block)
+        assert file.tell() == 13 * len(block)
+    assert storage.get("x") == block * 13
+
+
+def test_where_nothing_can_be_written_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with (
+        pytest.raises(StorageError),
+        open_storage(str(tmp_path)).writing("file/x") as file,
+    ):
+        file.write(b"")
+
+
+def test_an_update_sees_what_is_there(storage: Storage) -> None:
+    seen: list[bytes | None] = []
+
+    def change(to: bytes | None) -> bool:
+        def changed(current: bytes | None) -> bytes | None:
+            seen.append(current)
+            return to
+
+        return storage.update("log/x", changed)
+
+    assert change(b"1")
+    assert change(b"2")
+    assert not change(None)
+    assert storage.get("log/x") == b"2"
+    assert seen == [None, b"1", b"2"]
+    assert [info.key for info in storage.list()] == ["log/x"]
+
+
+def test_no_update_is_lost(storage: Storage) -> None:
+    ready = threading.Barrier(8)
+
+    def add_one() -> None:
+        ready.wait()
+        for _ in range(10):
+            storage.update("log/x", lambda current: str(int(current or b"0") + 1).encode())
+
+    threads = [threading.Thread(target=add_one) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert storage.get("log/x") == b"80"
+
+
+def test_many_are_deleted_whether_they_are_there_or_not(storage: Storage) -> None:
+    for number in range(5):
+        storage.put(f"log/{number}", b"")
+    storage.delete_many([f"log/{number}" for number in range(1, 9)])
+    assert [info.key for info in storage.list()] == ["log/0"]
+    storage.delete_many([])
+
+
+def test_checksums_that_hadoop_keeps_beside_local_files_do_not_outlive_them(
+    tmp_path: Path,
+) -> None:
+    storage = open_storage(str(tmp_path))
+    stale = tmp_path / ".x.crc"
+    storage.put("x", b"")
+
+    def write_file() -> None:
+        with storage.writing("x") as file:
+            file.write(b"1")
+
+    for act in (
+        lambda: storage.put("x", b"1"),
+        write_file,
+        lambda: storage.update("x", lambda _: b"2"),
+        lambda: storage.delete("x"),
+    ):
+        stale.write_bytes(b"crc")
+        act()
+        assert not stale.exists()

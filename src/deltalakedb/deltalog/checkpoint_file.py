@@ -1,14 +1,12 @@
-"""Writing the Parquet files of checkpoints.
+"""Writing the Parquet files of checkpoints: memory holds the row group that is being written.
 
-Guarantees:
-
-- Rows go out as they come: memory holds the row group that is being written.
-- A file that was not closed has no footer, so nobody takes it for a checkpoint.
+After an error the sink holds something that nobody may use; throwing it away is the caller's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext, suppress
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final, Self
 
@@ -67,7 +65,8 @@ class CheckpointFile:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is None:
+        # Also after an error: a writer that is left to the collector writes to its sink much later.
+        with nullcontext() if kind is None else suppress(Exception):
             self._writer.close()
 
     def write(self, rows: pa.RecordBatch) -> None:
