@@ -1,0 +1,33 @@
+"""The command line: `deltalakedb COMMAND`, and what its exit codes mean.
+
+0 done; 1 refused or failed; 2 wrong usage; 3 done, but something is not as it should be (drift was
+found, or versions could not be published); 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> None:
+    """Run the command line; errors are one readable paragraph, unless `--debug` asks for more."""
+    try:
+        import rich  # noqa: F401
+        import typer  # noqa: F401
+    except ImportError:
+        sys.stderr.write(
+            "The command line needs typer and rich, which are not installed. "
+            "Run: pip install 'deltalakedb[cli]'\n"
+        )
+        sys.exit(1)
+    from deltalakedb.cli.app import run
+
+    try:
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the output has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    sys.exit(code)

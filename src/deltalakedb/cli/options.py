@@ -1,0 +1,58 @@
+"""Options that many commands share, and the lake they open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import deltalakedb
+
+if TYPE_CHECKING:
+    from deltalakedb.lake import Lake
+
+Catalog = Annotated[
+    str,
+    typer.Option(
+        "--catalog",
+        "-c",
+        envvar="DELTALAKEDB_CATALOG",
+        metavar="URL",
+        help="The catalog: sqlite:///lake.db, duckdb:///lake.duckdb, postgresql://user@host/db.",
+    ),
+]
+StorageOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option",
+        metavar="NAME=VALUE",
+        help="A setting of the object store, e.g. region=eu-central-1. Credentials are better "
+        "left to the environment.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="Its name or location.")]
+
+
+def open_lake(
+    catalog: str, storage_options: Sequence[str] | None = None, *, mirror: str = "inline"
+) -> Lake:
+    """The lake that a command works on."""
+    return deltalakedb.connect(
+        catalog, storage_options=parse_storage_options(storage_options), mirror=mirror
+    )
+
+
+def parse_storage_options(given: Sequence[str] | None) -> dict[str, str]:
+    """NAME=VALUE pairs as a mapping."""
+    options: dict[str, str] = {}
+    for pair in given or ():
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            # The value may be a secret: only the name is repeated.
+            raise typer.BadParameter(
+                f"{name!r} has no value; write NAME=VALUE", param_hint="--storage-option"
+            )
+        options[name.strip()] = value
+    return options

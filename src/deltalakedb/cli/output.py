@@ -1,0 +1,101 @@
+"""What commands print: tables and text for people, JSON for programs, never both.
+
+Names and messages come from anybody: they are shown as text, never as markup or control sequences.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Where to print; as wide as the terminal, or as wide as it takes where there is none."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else 200
+    return Console(file=stream, width=width, highlight=False, soft_wrap=not stream.isatty())
+
+
+def show_json(value: Any) -> None:
+    """One JSON document."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def show_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+    """Rows under titles, or a sentence where there are none."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(shown(cell) for cell in row))
+    if table.row_count:
+        console().print(table)
+    else:
+        console().print(empty)
+
+
+def show_fields(fields: Mapping[str, object]) -> None:
+    """Names and values, one a line."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in fields.items():
+        table.add_row(name, shown(value))
+    console().print(table)
+
+
+def say(text: str) -> None:
+    """A sentence for people."""
+    console().print(printable(text), markup=False)
+
+
+def shown(value: object) -> str:
+    """A value in a table."""
+    if value is None:
+        return ""
+    if isinstance(value, (dict, list, tuple)):
+        return escape(printable(json.dumps(value, ensure_ascii=False, default=str)))
+    return escape(printable(str(value)))
+
+
+def printable(text: str) -> str:
+    """Text without what would move the cursor or colour the terminal."""
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
+def moment(milliseconds: int | None) -> str | None:
+    """A time as people and programs both read it."""
+    if milliseconds is None:
+        return None
+    at = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def size(count: int) -> str:
+    """A number of bytes."""
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if amount < 1000 or unit == "TB":
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    raise AssertionError
+
+
+def duration(milliseconds: int) -> str:
+    """A time span."""
+    seconds = milliseconds / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

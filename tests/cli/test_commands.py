@@ -1,0 +1,278 @@
+"""The command line as a person or a program uses it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import deltalakedb
+from deltalakedb.cli.app import run
+from deltalakedb.cli.output import printable, size
+from deltalakedb.cli.schemas import read_schema
+from deltalakedb.errors import ConfigurationError
+
+from fix_lake import add
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/lake.db"
+
+
+@pytest.fixture
+def command(
+    catalog: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Command:
+    """Run a command in the test's folder; its exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DELTALAKEDB_CATALOG", catalog)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = run(arguments)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def orders(command: Command) -> None:
+    code, _, err = command("create", "sales.orders", "orders", "id long, day date")
+    assert code == 0, err
+
+
+def as_json(answer: tuple[int, str, str]) -> Any:
+    code, out, err = answer
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_a_new_catalog_is_migrated_once(command: Command) -> None:
+    applied = as_json(command("migrate", "--json"))
+    assert applied[0] == "0001_ledger"
+    assert as_json(command("migrate", "--json")) == []
+    assert "up to date" in command("migrate")[1]
+
+
+def test_tables_are_created_listed_and_shown(command: Command, tmp_path: Path) -> None:
+    assert "no tables yet" in command("tables")[1]
+    code, out, _ = command(
+        *("create", "sales.orders", "orders", "id bigint not null, price decimal(10,2), day date"),
+        *("--partition-by", "day", "--property", "owner=me"),
+    )
+    assert code == 0
+    assert re.search(r"price\s+decimal\(10,2\)", out)
+    assert re.search(r"id\s+long\s+not null", out)
+    listed = as_json(command("tables", "--json"))
+    assert listed == [
+        {"name": "sales.orders", "location": f"file://{tmp_path}/orders", "version": 0}
+    ]
+    shown = as_json(command("show", "sales.orders", "--json"))
+    assert shown["partition_columns"] == ["day"]
+    assert shown["properties"]["owner"] == "me"
+    assert shown["schema"][0] == {"name": "id", "type": "long", "nullable": False}
+    assert (tmp_path / "orders" / "_delta_log" / f"{0:020d}.json").is_file()
+
+
+@pytest.mark.usefixtures("orders")
+def test_files_and_history_are_listed(command: Command, catalog: str) -> None:
+    with deltalakedb.connect(catalog, committer="ann") as lake:
+        lake.table("sales.orders").commit([add("a.parquet", size=2_500), add("b.parquet")])
+    rows = as_json(command("files", "sales.orders", "--json"))
+    assert sorted(row["path"] for row in rows) == ["a.parquet", "b.parquet"]
+    assert "2.5 kB" in command("files", "sales.orders")[1]
+    assert "1 more" in command("files", "sales.orders", "--limit", "1")[1]
+    assert as_json(command("files", "sales.orders", "--version", "0", "--json")) == []
+    (entry,) = as_json(command("history", "sales.orders", "--committer", "ann", "--json"))
+    assert (entry["version"], entry["operation"], entry["num_adds"]) == (1, "WRITE", 2)
+    assert "CREATE TABLE" in command("history", "sales.orders")[1]
+
+
+@pytest.mark.usefixtures("orders")
+def test_a_table_is_imported_again_after_it_was_dropped(command: Command, catalog: str) -> None:
+    with deltalakedb.connect(catalog) as lake:
+        lake.table("sales.orders").commit([add("a.parquet")])
+        lake.drop_table("sales.orders")
+    shown = as_json(command("import", "orders", "--name", "again", "--json"))
+    assert (shown["table"], shown["version"], shown["files"]) == ("again", 1, 1)
+
+
+@pytest.mark.usefixtures("orders")
+def test_the_mirror_is_seen_and_driven(command: Command, catalog: str, tmp_path: Path) -> None:
+    with deltalakedb.connect(catalog, mirror="worker") as lake:
+        lake.table("sales.orders").commit([add("a.parquet")])
+    (status,) = as_json(command("mirror", "status", "--json"))
+    assert (status["state"], status["backlog"]) == ("pending", 1)
+    assert "pending" in command("mirror", "status", "--behind")[1]
+    (done,) = as_json(command("mirror", "once", "--json"))
+    assert done == {
+        "table": "sales.orders",
+        "published": 1,
+        "last_version": 1,
+        "outcome": "caught_up",
+        "error": None,
+    }
+    assert "Nothing was waiting" in command("mirror", "once")[1]
+    assert "nothing to tell" in command("mirror", "status", "--behind")[1]
+    # A foreign commit is told by exit code and text, and taken up again when it is gone.
+    foreign = tmp_path / "orders" / "_delta_log" / f"{2:020d}.json"
+    foreign.write_bytes(b"{}\n")
+    with deltalakedb.connect(catalog) as lake:
+        lake.table("sales.orders").commit([add("b.parquet")])
+    code, out, _ = command("mirror", "status")
+    assert (code, "drifted" in out) == (3, True)
+    code, out, _ = command("mirror", "retry", "sales.orders")
+    assert (code, "see verify" in out) == (3, True)
+    foreign.unlink()
+    assert command("mirror", "retry", "sales.orders")[0] == 0
+    assert command("mirror", "status")[0] == 0
+
+
+@pytest.mark.usefixtures("orders")
+def test_the_list_of_files_is_made_anew(command: Command, catalog: str) -> None:
+    with deltalakedb.connect(catalog) as lake:
+        lake.table("sales.orders").commit([add("a.parquet")])
+        with lake.store.write() as session:
+            session.execute_count("DELETE FROM dl_active_files", {})
+    assert as_json(command("rebuild", "sales.orders", "--json")) == {
+        "table": "sales.orders",
+        "files": 1,
+        "problems": 1,
+    }
+    assert "nothing was wrong" in command("rebuild", "sales.orders")[1]
+
+
+# --- what goes wrong ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["show", "nothing"], 1, "no table 'nothing'"),
+        (["tables", "-c", "nonsense"], 1, "names no engine"),
+        (["show", "sales.orders", "--version", "7"], 1, "version 7"),
+        (["files", "sales.orders", "--where", "id > 'x'"], 1, "Cannot compare"),
+        (["files", "sales.orders", "--where", "nonsense = 1"], 1, "nonsense"),
+        (["create", "sales.orders", "elsewhere", "id long"], 1, "exists already"),
+        (["create", "new", "elsewhere", "id"], 1, "no column with a type"),
+        (["create", "new", "elsewhere", "id nonsense"], 1, "nonsense"),
+        (["import", "nowhere"], 1, "no Delta table"),
+        (["mirror", "retry", "nothing"], 1, "nothing"),
+        (["tables", "--storage-option", "no-value"], 2, "NAME=VALUE"),
+        (["frobnicate"], 2, "frobnicate"),
+        (["mirror", "once", "--concurrency", "0"], 2, "--concurrency"),
+        (["mirror", "run", "--log-level", "loud"], 2, "loud"),
+    ],
+)
+@pytest.mark.usefixtures("orders")
+def test_what_is_wrong_is_said_in_a_sentence(
+    command: Command, arguments: list[str], code: int, says: str
+) -> None:
+    found, out, err = command(*arguments)
+    assert found == code, err
+    assert says in err
+    assert "Traceback" not in err
+    assert out == ""
+
+
+@pytest.mark.usefixtures("orders")
+def test_where_an_error_comes_from_is_told_on_demand(command: Command) -> None:
+    code, _, err = command("--debug", "show", "nothing")
+    assert code == 1
+    assert "Traceback" in err
+
+
+def test_a_catalog_must_be_named(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DELTALAKEDB_CATALOG")
+    code, _, err = command("tables")
+    assert code == 2
+    assert "DELTALAKEDB_CATALOG" in err
+
+
+def test_text_from_anybody_cannot_steer_the_terminal(command: Command, catalog: str) -> None:
+    assert printable("a\x1b[31mb\nc") == "a\\x1b[31mb\nc"
+    with deltalakedb.connect(catalog, committer="\x1b[31m[bold]x") as lake:
+        lake.create_table("[red]t", location="t", schema=read_schema("id long"))
+    out = command("history", "[red]t")[1]
+    assert "\x1b[31m" not in out
+    assert "[bold]x" in out
+    assert "[red]t" in command("tables")[1]
+
+
+def test_sizes_and_schemas_as_people_write_them(tmp_path: Path) -> None:
+    assert [size(n) for n in (0, 999, 1_500, 2_000_000, 3 * 10**15)] == [
+        *("0 B", "999 B", "1.5 kB", "2.0 MB"),
+        "3000.0 TB",
+    ]
+    assert json.loads(read_schema("a int, b decimal(10, 2) not null"))["fields"] == [
+        {"name": "a", "type": "integer", "nullable": True, "metadata": {}},
+        {"name": "b", "type": "decimal(10, 2)", "nullable": False, "metadata": {}},
+    ]
+    bad = tmp_path / "x.parquet"
+    bad.write_bytes(b"no")
+    with pytest.raises(ConfigurationError, match="Parquet"):
+        read_schema(str(bad))
+
+
+# --- processes ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def worker(catalog: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`deltalakedb mirror run`, with the address of its metrics."""
+    deltalakedb.migrate(catalog)
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-m", "deltalakedb", "mirror", "run", "-c", catalog),
+            *("--metrics-port", "0", "--log-format", "json"),
+        ],
+        stderr=subprocess.PIPE,
+        env=os.environ,
+        text=True,
+    ) as process:
+        try:
+            assert process.stderr is not None
+            address = json.loads(process.stderr.readline())["event"].removeprefix("metrics at ")
+            yield process, address
+        finally:
+            process.kill()
+
+
+def test_a_worker_publishes_serves_metrics_and_ends_when_asked(
+    worker: tuple[subprocess.Popen[str], str], catalog: str, tmp_path: Path
+) -> None:
+    process, address = worker
+    assert process.stderr is not None
+    with deltalakedb.connect(catalog, mirror="worker") as lake:
+        table = lake.create_table("t", location=str(tmp_path / "t"), schema=read_schema("id long"))
+        assert json.loads(process.stderr.readline())["event"] == "mirror_worker_started"
+        told = json.loads(process.stderr.readline())
+        assert (told["event"], told["table_id"]) == ("mirror_published", table.table_id)
+        with urllib.request.urlopen(address) as answer:  # noqa: S310 - our own loopback address
+            text = answer.read().decode()
+        assert "deltalakedb_mirror_published_total 1" in text
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+    assert json.loads(process.stderr.readlines()[-1])["event"] == "mirror_worker_stopped"
+
+
+def test_a_port_that_is_taken_is_told(
+    worker: tuple[subprocess.Popen[str], str], command: Command
+) -> None:
+    port = worker[1].rpartition(":")[2].partition("/")[0]
+    code, _, err = command("mirror", "run", "--metrics-port", port)
+    assert code == 1
+    assert f"127.0.0.1:{port}" in err
