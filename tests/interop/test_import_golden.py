@@ -41,7 +41,7 @@ SAMPLE = [
 
 @pytest.fixture(scope="module")
 def sqlite_lake(catalogs: Catalogs) -> Iterator[Lake]:
-    with catalogs.fresh("sqlite") as url, deltalakedb.connect(url) as lake:
+    with catalogs.fresh("sqlite") as url, deltalakedb.connect(url, mirror="worker") as lake:
         yield lake
 
 

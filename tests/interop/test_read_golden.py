@@ -50,7 +50,7 @@ PLACEHOLDER = "delta-spark__table-with-dv-special-char"
 
 @pytest.fixture(scope="module")
 def lake(catalogs: Catalogs) -> Iterator[Lake]:
-    with catalogs.fresh("sqlite") as url, deltalakedb.connect(url) as lake:
+    with catalogs.fresh("sqlite") as url, deltalakedb.connect(url, mirror="worker") as lake:
         yield lake
 
 
@@ -164,7 +164,7 @@ def test_a_vector_that_is_not_there_is_named(
     golden_tables: dict[str, GoldenTable], catalogs: Catalogs
 ) -> None:
     golden = golden_tables["delta-spark__table-with-dv-small"]
-    with catalogs.fresh("sqlite") as url, deltalakedb.connect(url) as lake:
+    with catalogs.fresh("sqlite") as url, deltalakedb.connect(url, mirror="worker") as lake:
         snapshot = golden.import_into(lake).snapshot()
         with pytest.raises(DataFileError, match=r"is missing: deletion_vector_.*\.bin"):
             snapshot.to_arrow()
