@@ -5,6 +5,8 @@ READY := .venv/.ready
 # What mypy looks at; benchmarks join as soon as they exist.
 SOURCES := src tests scripts $(wildcard benchmarks)
 ARGS ?=
+# How many processes the tests share; each has a Postgres and, where it needs one, a Spark of its own.
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup peers demo test check format bench bench-quick soak docs pins clean
@@ -24,7 +26,7 @@ demo: $(READY) ## run the main job on the embedded default
 	@$(BIN)/python -m deltalakedb.demo $(ARGS)
 
 test: $(READY) peers ## run the tests, a real Postgres included (ARGS="-k name" narrows them)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope $(ARGS)
 
 check: $(READY) ## lint, format, types, layering
 	$(BIN)/ruff check .

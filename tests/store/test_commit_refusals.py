@@ -161,7 +161,6 @@ def test_a_refusal_names_its_rule_and_leaves_nothing(
         {"metaData": {"id": "x"}},
         object(),
     ],
-    ids=repr,
 )
 def test_garbage_is_refused_before_anything_is_written(
     lake: Lake, table: Table, garbage: Any
@@ -194,7 +193,6 @@ def test_actions_are_a_list_of_actions(lake: Lake, table: Table, actions: Any) -
         {"read": "everything"},
         {"enforced": "checkConstraints"},
     ],
-    ids=repr,
 )
 def test_options_of_the_wrong_kind_are_refused(
     lake: Lake, table: Table, options: dict[str, Any]

@@ -218,7 +218,9 @@ CONDITIONS: list[tuple[Any, Callable[[Row], bool]]] = [
 ]
 
 
-@pytest.mark.parametrize(("where", "kept"), CONDITIONS, ids=lambda case: str(case)[:40])
+@pytest.mark.parametrize(
+    ("where", "kept"), CONDITIONS, ids=[str(where)[:40] for where, _ in CONDITIONS]
+)
 def test_where_keeps_exactly_the_matching_rows(
     where: Any, kept: Callable[[Row], bool], odd: tuple[Table, list[Row]]
 ) -> None:
