@@ -1,0 +1,99 @@
+"""What went wrong with a store, as one of our errors.
+
+obstore tells the kind of most failures in words only: the status code of an HTTP answer, the number
+of a system error. A failure is permanent when only a person can mend it (a missing bucket, wrong
+credentials, a folder that is a file); whatever may pass by itself (throttling, time-outs, broken
+connections, a full disk) is transient.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from typing import Final
+
+from deltalakedb.errors import StorageError, StoragePermissionError, StorageUnavailableError
+
+_STATUS: Final = re.compile(r"\bstatus code: (\d{3})\b")
+_SYSTEM: Final = re.compile(r"\(os error (\d+)\)")
+_NO_BUCKET: Final = re.compile(
+    "NoSuchBucket|ContainerNotFound|specified bucket does not exist", re.IGNORECASE
+)
+# A redirect without a target: the bucket is elsewhere.
+_WRONG_REGION: Final = re.compile("Received redirect without LOCATION")
+# Answers of status 400 that say that a request did not arrive as it was sent.
+_GARBLED: Final = re.compile(
+    "<Code>(?:RequestTimeout|BadDigest|IncompleteBody|XAmzContentSHA256Mismatch|Md5Mismatch)</Code>"
+)
+# Time-outs, conflicts and locks of a moment, and "slow down".
+_PASSING: Final = frozenset({408, 409, 412, 423, 425, 429})
+_NOT_IMPLEMENTED: Final = 501
+_DENIED: Final = frozenset({errno.EPERM, errno.EACCES, errno.EROFS})
+_LASTING: Final = frozenset(
+    {
+        *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP),
+        *(errno.EINVAL, errno.ENOTEMPTY, errno.EXDEV, errno.ENXIO, errno.ENODEV),
+    }
+)
+
+
+def is_missing_bucket(error: Exception) -> bool:
+    """Whether the place is missing, which must not pass for a missing object."""
+    return _NO_BUCKET.search(str(error)) is not None
+
+
+def translate(error: Exception, what: str, why: str) -> StorageError:
+    """The error that tells a person; `why` is what the store said, without its secrets."""
+    if _is_denied(error):
+        return StoragePermissionError(
+            what,
+            why=why,
+            fix="Check the credentials in storage_options or the environment, and what they may "
+            "do there",
+        )
+    if is_missing_bucket(error):
+        return StorageError(
+            what, why=why, fix="Create the bucket, or correct its name in the location"
+        )
+    if _is_lasting(error):
+        return StorageError(what, why=why, fix="Check the location and storage_options")
+    return StorageUnavailableError(
+        what, why=why, fix="Check that the store can be reached from here, and try again"
+    )
+
+
+def _is_denied(error: Exception) -> bool:
+    from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+    return (
+        isinstance(error, (PermissionDeniedError, UnauthenticatedError))
+        or _number(error) in _DENIED
+        or _status(error) in (401, 403)
+    )
+
+
+def _is_lasting(error: Exception) -> bool:
+    from obstore.exceptions import InvalidPathError, NotSupportedError
+
+    if isinstance(error, (InvalidPathError, NotSupportedError, ValueError)):
+        return True
+    status = _status(error)
+    if status is not None:
+        if status < 500:
+            return status not in _PASSING and not _GARBLED.search(str(error))
+        return status == _NOT_IMPLEMENTED
+    return _number(error) in _LASTING or _WRONG_REGION.search(str(error)) is not None
+
+
+def _status(error: Exception) -> int | None:
+    """The status of the HTTP answer, if there was one."""
+    found = _STATUS.search(str(error))
+    return None if found is None else int(found[1])
+
+
+def _number(error: Exception) -> int | None:
+    """The number of a system error."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = _SYSTEM.search(str(error))
+    return None if found is None else int(found[1])

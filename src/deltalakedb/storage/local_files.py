@@ -1,0 +1,238 @@
+"""Objects as files of this machine: complete or absent, whatever happens to their writer.
+
+Guarantees:
+
+- A file has its name only when all of it is on the disk. Where the system can make files without a
+  name, a writer that is killed leaves nothing behind; elsewhere it may leave a hidden temporary
+  file, which `clear_leftovers` finds.
+- A name is on the disk when its folder is (`sync_folder`), new folders included.
+- `update_file` lets nobody overwrite what he has not seen. Whoever hangs there holds others up for
+  seconds, not for ever.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final, Self
+
+_TEMPORARY: Final = re.compile(r"\..+\.(?:[0-9a-f]{32}|update)\.tmp")
+_LOCK_SECONDS: Final = 10.0
+# Where a file without a name can be got at to give it one.
+_HANDLES: Final = "/proc/self/fd"
+
+
+class NewFile:
+    """A file that is written before it gets the name `path`; nothing stays unless it does."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._temporary: Path | None = None
+        self._handle = self._open()
+
+    def _open(self) -> int:
+        flag = getattr(os, "O_TMPFILE", None)
+        if flag is not None and Path(_HANDLES).is_dir():
+            try:
+                return os.open(self._path.parent, flag | os.O_WRONLY, 0o666)
+            except OSError as error:
+                # Not every file system can do it.
+                if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+                    raise
+        self._temporary = _temporary_name(self._path)
+        return os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        os.close(self._handle)
+        if self._temporary is not None:
+            self._temporary.unlink(missing_ok=True)
+
+    def write(self, data: bytes) -> None:
+        """Write all of it to the disk."""
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self._handle, left) :]
+        os.fsync(self._handle)
+
+    @contextmanager
+    def writing(self) -> Iterator[IO[bytes]]:
+        """A file object; what was written to it is on the disk when the block ends."""
+        with os.fdopen(self._handle, "wb", closefd=False) as file:
+            yield file
+            file.flush()
+            os.fsync(self._handle)
+
+    def create(self) -> bool:
+        """Give it its name; False where there is a file of that name."""
+        try:
+            self._link(self._path)
+        except FileExistsError:
+            return False
+        return True
+
+    def replace(self, by_way_of: Path | None = None) -> None:
+        """Give it its name, in the place of whatever has it.
+
+        A name that is taken can only be had from another one, for a moment.
+        """
+        drop_checksum(self._path)
+        if self.create():
+            return
+        if self._temporary is None:
+            self._temporary = by_way_of or _temporary_name(self._path)
+            self._link(self._temporary)
+        self._temporary.replace(self._path)
+
+    def _link(self, path: Path) -> None:
+        if self._temporary is not None and path != self._temporary:
+            os.link(self._temporary, path)
+        else:
+            # With a folder's handle Python follows the link of /proc instead of naming it.
+            handle = self._handle
+            os.link(f"{_HANDLES}/{handle}", path, src_dir_fd=handle, follow_symlinks=True)
+
+
+def create_file(path: Path, data: bytes, *, settle: bool) -> bool:
+    """Create a file with its content, at once; False where there is one."""
+    try:
+        made = _create(path, data)
+    except FileNotFoundError:
+        make_folder(path.parent)
+        made = _create(path, data)
+    if made and settle:
+        sync_folder(path.parent)
+    return made
+
+
+def _create(path: Path, data: bytes) -> bool:
+    with NewFile(path) as file:
+        file.write(data)
+        return file.create()
+
+
+def replace_file(path: Path, data: bytes, *, by_way_of: Path | None = None) -> None:
+    """Write a file over whatever was there; readers see the old or the new one."""
+    make_folder(path.parent)
+    with NewFile(path) as file:
+        file.write(data)
+        file.replace(by_way_of)
+    sync_folder(path.parent)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write into, which takes the name `path` when the block ends without an error."""
+    make_folder(path.parent)
+    with NewFile(path) as file:
+        with file.writing() as sink:
+            yield sink
+        file.replace()
+    sync_folder(path.parent)
+
+
+def update_file(path: Path, change: Callable[[bytes | None], bytes | None]) -> bool:
+    """Replace a file by what `change` makes of it, one caller at a time; False for None."""
+    make_folder(path.parent)
+    # Whoever has the lock is the only one with this name: nothing is left behind for long.
+    temporary = path.with_name(f".{path.name}.update.tmp")
+    with _locked(path.parent):
+        temporary.unlink(missing_ok=True)
+        changed = change(path.read_bytes() if path.exists() else None)
+        if changed is None:
+            return False
+        replace_file(path, changed, by_way_of=temporary)
+        return True
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, which nobody but `update_file` takes. It ends with its process."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: the last one wins
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                # Whoever has it may have been stopped: waiting for ever would be catching.
+                if time.monotonic() > deadline:
+                    raise TimeoutError(
+                        errno.ETIMEDOUT,
+                        f"another process has held the lock of this folder for {_LOCK_SECONDS:g} s",
+                        str(folder),
+                    ) from None
+                time.sleep(0.01)
+        yield
+    finally:
+        os.close(handle)
+
+
+def drop_checksum(path: Path) -> None:
+    """Delete what Hadoop keeps beside a local file: it refuses a file that it does not fit."""
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+
+
+def _temporary_name(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, and have their names on the disk."""
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        if folder == folder.parent:
+            break
+        folder = folder.parent
+    for new in reversed(missing):
+        with suppress(FileExistsError):
+            new.mkdir()
+        if not new.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(new))
+        sync_folder(new.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names of a folder on the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def clear_leftovers(folder: Path, *, older_than_seconds: float) -> int:
+    """Delete what killed writers left half written; how many files."""
+    if not folder.is_dir():
+        return 0
+    limit = time.time() - older_than_seconds
+    cleared = 0
+    for entry in os.scandir(folder):
+        if not _TEMPORARY.fullmatch(entry.name):
+            continue
+        with suppress(FileNotFoundError):
+            if entry.stat().st_mtime < limit:
+                Path(entry.path).unlink()
+                cleared += 1
+    return cleared

@@ -1,0 +1,57 @@
+"""Locations: one spelling for each place."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, unquote, urlsplit
+
+from deltalakedb.errors import ConfigurationError
+
+# Schemes that name the same store: a table must not be registered under each of them.
+_SAME: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "azure": "az"}
+_SCHEMES: Final = frozenset({"file", "s3", "gs", "az", "abfs", "abfss", *_SAME})
+
+
+def normalise_location(location: object) -> str:
+    """One spelling for a table's location: an absolute URI without a slash at its end."""
+    text = location.strip() if isinstance(location, str) else ""
+    if not text:
+        raise ConfigurationError(
+            f"The location of the table is {'empty' if location == '' else repr(location)}",
+            fix="Give a folder or an object store prefix, e.g. file:///data/orders or s3://b/orders",
+        )
+    parts = urlsplit(text)
+    if "://" not in text and not text.startswith("file:"):
+        return _file_uri(str(Path(text).expanduser()))
+    scheme = parts.scheme.lower()
+    if scheme not in _SCHEMES:
+        raise ConfigurationError(
+            f"The location {text[:200]!r} has the scheme {scheme!r}, which is not supported",
+            fix=f"Use one of {', '.join(sorted(_SCHEMES))}, or a plain path",
+        )
+    if scheme == "file":
+        if parts.netloc not in ("", "localhost"):
+            raise ConfigurationError(
+                f"The location {text[:200]!r} names the host {parts.netloc!r}",
+                fix="Write file:/// with three slashes before an absolute path",
+            )
+        return _file_uri("/" + unquote(parts.path))
+    if not parts.netloc:
+        raise ConfigurationError(
+            f"The location {text[:200]!r} names no bucket", fix=f"Write {scheme}://bucket/prefix"
+        )
+    return f"{_SAME.get(scheme, scheme)}://{parts.netloc}{parts.path.rstrip('/')}"
+
+
+def _file_uri(path: str) -> str:
+    # abspath takes out '.', '..' and doubled slashes, but keeps two at the beginning.
+    # Path.resolve would follow links, and the table would move with them.
+    return "file://" + quote("/" + os.path.abspath(path).lstrip("/"))  # noqa: PTH100
+
+
+def local_path(location: str) -> Path | None:
+    """The folder of a normalised location on this machine; None for an object store."""
+    parts = urlsplit(location)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None

@@ -1,0 +1,111 @@
+"""Opening object stores: options, and the clients made of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from deltalakedb.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+# Options of the HTTP client, which obstore takes apart from those of the store.
+_CLIENT_OPTIONS: Final = frozenset(
+    {
+        *("allow_http", "allow_invalid_certificates", "connect_timeout", "timeout"),
+        *("pool_idle_timeout", "pool_max_idle_per_host", "proxy_url", "proxy_ca_certificate"),
+        *("proxy_excludes", "read_timeout", "user_agent", "http1_only", "http2_only"),
+    }
+)
+_OWNERS: Final = ("aws_", "google_", "azure_")
+_FLAGS: Final = frozenset({"allow_http", "allow_invalid_certificates", "http1_only", "http2_only"})
+_RETRY: Final = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
+# Whoever waits for a commit does not wait for a store that is ill: a worker will try again.
+_BRIEF_RETRY: Final = {"max_retries": 1, "retry_timeout": timedelta(seconds=5)}
+_BRIEF: Final = {"connect_timeout": "3s", "timeout": "10s"}
+
+
+def check_options(options: object) -> dict[str, str]:
+    """Storage options as text; ConfigurationError where they are no mapping of names."""
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
+        raise ConfigurationError(
+            "storage_options is not a mapping of names to values",
+            fix="Pass e.g. {'region': 'eu-central-1', 'endpoint_url': 'http://localhost:9000'}",
+        )
+    return {
+        key: ("true" if value else "false") if isinstance(value, bool) else str(value)
+        for key, value in options.items()
+    }
+
+
+def open_object_store(
+    location: str, options: Mapping[str, str], *, retry: Mapping[str, Any] = _RETRY
+) -> ObjectStore:
+    """The obstore behind a location of an object store, for libraries that read through one."""
+    from obstore.exceptions import BaseError
+    from obstore.store import from_url
+
+    config: dict[str, Any] = {}
+    client: dict[str, Any] = {}
+    for key, value in options.items():
+        bare = key.lower()
+        for owner in _OWNERS:
+            bare = bare.removeprefix(owner)
+        if bare in _CLIENT_OPTIONS:
+            client[bare] = value.lower() == "true" if bare in _FLAGS else value
+        else:
+            config[key.lower()] = value
+    made: Any = from_url
+    try:
+        store: ObjectStore = made(
+            location, config=config, client_options=client, retry_config=retry
+        )
+    except (BaseError, ValueError, TypeError) as error:
+        # The message may hold a value; its first words name the key.
+        known = ", ".join(sorted(options)) or "none"
+        wrong = next((key for key in config if f"'{key}'" in str(error)), None)
+        raise ConfigurationError(
+            f"Cannot open the object store of {location}",
+            why=f"The option {wrong!r} is not known"
+            if wrong
+            else f"Its options do not fit together (given: {known})",
+            fix="See https://developmentseed.org/obstore for the options of each store",
+        ) from None
+    return store
+
+
+def open_brief_store(location: str, options: Mapping[str, str]) -> ObjectStore:
+    """As `open_object_store`, giving up after seconds instead of a minute."""
+    return open_object_store(location, {**_BRIEF, **options}, retry=_BRIEF_RETRY)
+
+
+def open_local_store(folder: Path) -> ObjectStore | None:
+    """The store of a folder; None where there is none."""
+    from obstore.exceptions import BaseError
+    from obstore.store import LocalStore
+
+    if not folder.is_dir():
+        return None
+    try:
+        return LocalStore(folder)
+    except BaseError:
+        # Somebody deleted it just now.
+        return None
+
+
+_memories: dict[str, ObjectStore] = {}
+_memories_lock = threading.Lock()
+
+
+def open_memory_store(location: str) -> ObjectStore:
+    """A store in this process, the same for all who name it."""
+    from obstore.store import MemoryStore
+
+    with _memories_lock:
+        return _memories.setdefault(location.rstrip("/"), MemoryStore())

@@ -1,0 +1,344 @@
+"""The objects below one location."""
+
+from __future__ import annotations
+
+import errno
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
+
+from deltalakedb.errors import (
+    ObjectNotFoundError,
+    StorageError,
+    StorageUnavailableError,
+)
+from deltalakedb.storage import local_files
+from deltalakedb.storage.failures import is_missing_bucket, translate
+from deltalakedb.storage.locations import local_path, normalise_location
+from deltalakedb.storage.opening import (
+    check_options,
+    open_brief_store,
+    open_local_store,
+    open_memory_store,
+    open_object_store,
+)
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+T = TypeVar("T")
+
+_SECRET: Final = re.compile("secret|token|key|password|sas|credential", re.IGNORECASE)
+_URL_QUERY: Final = re.compile(r"\?[^\s\"')>]+")
+_DELETED_AT_ONCE: Final = 1000
+# How often an object may change under our hands before we give up for now.
+_UPDATES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What a store says of an object without reading it; the key is relative to the location."""
+
+    key: str
+    size: int
+    modified_ms: int
+
+
+def open_storage(
+    location: str, storage_options: Mapping[str, str] | None = None, *, patient: bool = True
+) -> Storage:
+    """The object store at `location`; nothing is contacted yet.
+
+    One that is not `patient` gives up after seconds instead of a minute. Options are those of the
+    store (`aws_access_key_id`, `region`, `endpoint_url`, …) and of its HTTP client (`allow_http`,
+    `timeout`, …); what is not given comes from the environment. `memory:///name` is a store in this
+    process, for tests.
+    """
+    options = check_options(storage_options)
+    if location.startswith("memory:"):
+        return Storage(location, lambda: open_memory_store(location), options)
+    location = normalise_location(location)
+    folder = local_path(location)
+    if folder is not None:
+        return Storage(location, lambda: open_local_store(folder), options, folder=folder)
+    store = (open_object_store if patient else open_brief_store)(location, options)
+    return Storage(location, lambda: store, options)
+
+
+class Storage:
+    """The objects below one location. Keys are relative to it, `/` between their parts."""
+
+    def __init__(
+        self,
+        location: str,
+        store: Callable[[], ObjectStore | None],
+        options: Mapping[str, str] | None = None,
+        *,
+        folder: Path | None = None,
+    ) -> None:
+        self.location = location
+        self._open = store
+        self._store: ObjectStore | None = None
+        self._folder = folder
+        self._conditional = True
+        self._secrets = tuple(
+            value for key, value in (options or {}).items() if value and _SECRET.search(key)
+        )
+
+    def __repr__(self) -> str:
+        return f"Storage({self.location!r})"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether reading is as quick as a local file."""
+        return self._folder is not None
+
+    def get(self, key: str) -> bytes:
+        """The whole object; ObjectNotFoundError where there is none."""
+        return self._call(key, "read", lambda store: bytes(store.get(key).bytes()))
+
+    def get_range(self, key: str, *, start: int, length: int) -> bytes:
+        """A part of an object, shorter where the object ends before it does."""
+        return self._call(
+            key, "read", lambda store: bytes(store.get_range(key, start=start, length=length))
+        )
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """Size and time of an object, or None where there is none."""
+        try:
+            return self._call(key, "look at", lambda store: _info(store.head(key)))
+        except ObjectNotFoundError:
+            return None
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write an object, over whatever was there; readers see the old or the new one."""
+        if self._folder is not None:
+            self._locally(key, "write", lambda path: local_files.replace_file(path, data))
+        else:
+            self._call(key, "write", lambda store: store.put(key, data, mode="overwrite"))
+
+    def put_if_absent(self, key: str, data: bytes, *, settle: bool = True) -> bool:
+        """Create an object; False, with nothing written, where there is one already.
+
+        Without `settle` its name may be lost with the power until `settle(…)` is called.
+        """
+        if self._folder is not None:
+            return self._locally(
+                key, "create", lambda path: local_files.create_file(path, data, settle=settle)
+            )
+        return self._call(key, "create", lambda store: self._create(store, key, data))
+
+    def settle(self, prefix: str) -> None:
+        """Make sure that the objects of a folder stay, whatever happens to the power."""
+        if self._folder is not None:
+            self._locally(prefix, "write", local_files.sync_folder)
+
+    def _create(self, store: ObjectStore, key: str, data: bytes) -> bool:
+        from obstore.exceptions import AlreadyExistsError, NotSupportedError, PreconditionError
+
+        if self._conditional:
+            try:
+                store.put(key, data, mode="create")
+            except (AlreadyExistsError, PreconditionError, FileExistsError):
+                return False
+            except (NotSupportedError, NotImplementedError):
+                self._conditional = False
+            else:
+                return True
+        if self.head(key) is not None:
+            return False
+        store.put(key, data, mode="overwrite")
+        # Of two that came this far the later one has overwritten the other: this is who stays.
+        try:
+            return bytes(store.get(key).bytes()) == data
+        except FileNotFoundError:
+            raise StorageUnavailableError(
+                f"{self._shown(key)} was written, and is not there",
+                why="The store does not show it yet, or somebody deleted it",
+                fix="It will be looked at again",
+            ) from None
+
+    @contextmanager
+    def writing(self, key: str) -> Iterator[IO[bytes]]:
+        """A file to write an object of any size into, over whatever was there.
+
+        The object appears, complete, when the block ends; after an exception nothing is there.
+        Memory stays bounded: what goes to an object store is put on a local disk first, and sent
+        in parts.
+        """
+        try:
+            if self._folder is not None:
+                path = self._locally(key, "write", lambda path: path)
+                with local_files.writing(path) as file:
+                    yield file
+                return
+            with TemporaryFile() as file:
+                yield file
+                file.seek(0)
+                self._call(key, "write", lambda store: store.put(key, file, mode="overwrite"))
+        except OSError as error:
+            raise self._translate(error, key, "write") from None
+
+    def update(self, key: str, change: Callable[[bytes | None], bytes | None]) -> bool:
+        """Replace a small object by what `change` makes of it; False where that is None.
+
+        Of callers at the same time nobody overwrites what he has not seen, on local disks and on
+        stores with conditional writes; elsewhere the last one wins. `change` may be called again.
+        """
+        if self._folder is not None:
+            return self._locally(key, "write", lambda path: local_files.update_file(path, change))
+        return self._call(key, "write", lambda store: _update_object(store, key, change))
+
+    def clear_leftovers(self, prefix: str, *, older_than_seconds: float) -> int:
+        """Delete what killed processes left half written in a folder; how many files.
+
+        Object stores have no such thing: what is not complete is not there.
+        """
+        if self._folder is None:
+            return 0
+        return self._locally(
+            prefix,
+            "tidy",
+            lambda folder: local_files.clear_leftovers(
+                folder, older_than_seconds=older_than_seconds
+            ),
+        )
+
+    def delete(self, key: str) -> None:
+        """Delete an object; there being none is as good."""
+        if self._folder is not None:
+            self._locally(key, "delete", local_files.drop_checksum)
+        try:
+            self._call(key, "delete", lambda store: store.delete(key))
+        except ObjectNotFoundError:
+            return
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """Delete objects, those that come first before the others, in few requests."""
+        if self._folder is not None:
+            for key in keys:
+                self.delete(key)
+            return
+        for start in range(0, len(keys), _DELETED_AT_ONCE):
+            some = keys[start : start + _DELETED_AT_ONCE]
+            try:
+                self._call(some[0], "delete", lambda store, some=some: store.delete(some))  # type: ignore[misc]
+            except ObjectNotFoundError:
+                for key in some:
+                    self.delete(key)
+
+    def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """Every object below a folder `prefix`, at any depth, in no particular order.
+
+        With `start_after` only keys that sort after it.
+        """
+        try:
+            pages = iter(
+                self._call(prefix, "list", lambda store: _pages(store, prefix, start_after))
+            )
+            while page := self._call(prefix, "list", lambda _: next(pages, None)):
+                yield from map(_info, page)
+        except ObjectNotFoundError:
+            # A folder that does not exist has no objects; a missing bucket is another error.
+            return
+
+    # --- the store behind -----------------------------------------------------------------
+
+    def _call(self, key: str, verb: str, act: Callable[[ObjectStore], T]) -> T:
+        from obstore.exceptions import BaseError
+
+        if self._store is None:
+            self._store = self._open()
+        if self._store is None:
+            raise self._not_found(key, verb, f"the folder {self._folder} does not exist")
+        try:
+            return act(self._store)
+        except FileNotFoundError as error:
+            if is_missing_bucket(error):
+                raise self._translate(error, key, verb) from None
+            raise self._not_found(key, verb, "") from None
+        except (BaseError, OSError, ValueError) as error:
+            raise self._translate(error, key, verb) from None
+
+    def _not_found(self, key: str, verb: str, why: str) -> ObjectNotFoundError:
+        return ObjectNotFoundError(
+            f"Cannot {verb} {self._shown(key)}: it does not exist",
+            why=why,
+            fix="Check the location, and that nobody has deleted the file",
+        )
+
+    def _translate(self, error: Exception, key: str, verb: str) -> StorageError:
+        text = str(error).strip()
+        why = self._redact(text.splitlines()[0] if text else type(error).__name__)
+        return translate(error, f"Cannot {verb} {self._shown(key)}", why)
+
+    def _shown(self, key: str) -> str:
+        return f"{self.location}/{key}" if key else self.location
+
+    def _redact(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        # Signatures and tokens travel in the query of a URL.
+        return _URL_QUERY.sub("?…", text)
+
+    def _locally(self, key: str, verb: str, act: Callable[[Path], T]) -> T:
+        assert self._folder is not None  # noqa: S101 - only called where there is one
+        if any(part in ("", ".", "..") for part in key.split("/")):
+            raise StorageError(
+                f"Cannot {verb} {self._shown(key)}", why="A key has no empty parts, '.' or '..'"
+            )
+        try:
+            return act(self._folder / key)
+        except OSError as error:
+            raise self._translate(error, key, verb) from None
+
+
+# --- obstore ------------------------------------------------------------------------------
+
+
+def _info(meta: Mapping[str, Any]) -> ObjectInfo:
+    modified = meta["last_modified"]
+    return ObjectInfo(meta["path"], meta["size"], round(modified.timestamp() * 1000))
+
+
+def _update_object(
+    store: ObjectStore, key: str, change: Callable[[bytes | None], bytes | None]
+) -> bool:
+    from obstore.exceptions import AlreadyExistsError, NotSupportedError, PreconditionError
+
+    conditional = True
+    for turn in range(_UPDATES):
+        mode: Any
+        try:
+            found = store.get(key)
+            current: bytes | None = bytes(found.bytes())
+            marks = {name: found.meta[name] for name in ("e_tag", "version")}
+            mode = {name: mark for name, mark in marks.items() if mark is not None}
+            conditional = conditional and bool(mode)
+        except FileNotFoundError as error:
+            if is_missing_bucket(error):
+                raise
+            current, mode = None, "create"
+        changed = change(current)
+        if changed is None:
+            return False
+        try:
+            store.put(key, changed, mode=mode if conditional else "overwrite")
+        except (AlreadyExistsError, PreconditionError, FileExistsError):
+            # Somebody was faster, and progress was made: look again.
+            time.sleep(min(1.0, 0.01 * turn))
+            continue
+        except (NotSupportedError, NotImplementedError):
+            conditional = False
+            continue
+        return True
+    raise TimeoutError(errno.ETIMEDOUT, f"it was changed by others {_UPDATES} times in a row")
+
+
+def _pages(store: ObjectStore, prefix: str, start_after: str | None) -> Any:
+    return store.list(prefix or None, offset=start_after, chunk_size=1000)
