@@ -130,6 +130,10 @@ class UnsupportedFeatureError(DeltaLakeDbError):
     """The table needs a protocol feature that this release cannot honour."""
 
 
+class ArchiveError(DeltaLakeDbError):
+    """An archive of expired versions is damaged, incomplete, or does not fit the table."""
+
+
 # --- object storage -----------------------------------------------------------------------
 
 
@@ -246,6 +250,10 @@ class CommitConflictError(DeltaLakeDbError):
 
 class UnexpectedVersionError(CommitConflictError):
     """The commit was tied to a version, and the table has moved on."""
+
+
+class HistoryExpiredError(CommitConflictError):
+    """The versions that came since are not in the catalog any more, so nobody can check them."""
 
 
 class ConcurrentAppendError(CommitConflictError):

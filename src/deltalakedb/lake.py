@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from deltalakedb.clock import Clock
+    from deltalakedb.mirror.expire import Expired, OlderThan
+    from deltalakedb.mirror.restore import Restored
     from deltalakedb.store import TableRecord
     from deltalakedb.store.dialect import Session
     from deltalakedb.transaction.attempt import ReadSet
@@ -199,6 +201,47 @@ class Lake:
                     "is in the way), or pass force=True to lose them",
                 )
             self.store.forget_table(session, record.table_id)
+
+    # --- old versions ---------------------------------------------------------------------
+
+    def expire(
+        self,
+        name: str,
+        *,
+        older_than: OlderThan = None,
+        archive: str | None = None,
+        dry_run: bool = False,
+    ) -> Expired:
+        """Move old versions of a table out of the catalog, into Parquet files at `archive`.
+
+        Everything that can be asked for since `older_than` ago stays: a timedelta, text such as
+        '30 days', or a datetime; by default the table's `delta.logRetentionDuration`. So do
+        versions that are not published. Nothing is deleted before the archive is complete.
+        With `dry_run` nothing is written: the result says what would go.
+        """
+        from deltalakedb.mirror.expire import expire_table
+
+        return expire_table(
+            self.store,
+            self._record(name),
+            older_than=older_than,
+            archive=None if archive is None else self.open_storage(archive),
+            dry_run=dry_run,
+        )
+
+    def restore_expired(self, name: str, archive: str) -> Restored:
+        """Bring expired versions back from `archive`: the location given to `expire`.
+
+        All that follow on the oldest version of the table come back; with the folder of one run
+        only that one. Archives are read, not changed.
+        """
+        from deltalakedb.mirror.restore import restore_expired
+
+        return restore_expired(self.store, self._record(name), self.open_storage(archive))
+
+    def _record(self, name: str) -> TableRecord:
+        with self.store.read() as session:
+            return self._find(session, name)
 
     def _find(self, session: Session, name: object) -> TableRecord:
         if not isinstance(name, str):

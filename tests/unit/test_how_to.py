@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from deltalakedb.lake import Lake
+
 HOW_TO = Path(__file__).resolve().parent.parent.parent / "docs" / "how-to"
 
 
-def test_reading(
+@pytest.fixture
+def run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    text = (HOW_TO / "read.md").read_text("utf-8")
-    names: dict[str, object] = {}
-    for example in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        exec(compile(example, "read.md", "exec"), names)  # noqa: S102 - that is the test
-    assert capsys.readouterr().out.splitlines() == [
+) -> Callable[[str], list[str]]:
+    """Run the examples of a page in an empty folder; the lines that they print."""
+
+    def run_page(page: str) -> list[str]:
+        monkeypatch.chdir(tmp_path)
+        text = (HOW_TO / page).read_text("utf-8")
+        names: dict[str, object] = {}
+        for example in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+            exec(compile(example, page, "exec"), names)  # noqa: S102 - that is the test
+        lake = names["lake"]
+        assert isinstance(lake, Lake)
+        lake.close()
+        return capsys.readouterr().out.splitlines()
+
+    return run_page
+
+
+def test_reading(run: Callable[[str], list[str]]) -> None:
+    assert run("read.md") == [
         "5",
         "[{'id': 4}]",
         "[0, 4]",
@@ -28,4 +44,19 @@ def test_reading(
         "[(2, 1.5)]",
         "[('2026-11-01', 3), ('2026-11-02', 2)]",
         "[(2, 3.0, '2026-11-01')]",
+    ]
+
+
+def test_retention(run: Callable[[str], list[str]]) -> None:
+    lines = run("retention.md")
+    assert lines[:2] == ["5", "0"]
+    assert lines[2].startswith("0 4 {'dl_table_versions': 5, ")
+    assert lines[3:] == [
+        "5 [5]",
+        "5",
+        "0 4 [5, 4, 3, 2, 1, 0]",
+        (
+            "[{'version': 1, 'path': '0.parquet', 'kept': True}, "
+            "{'version': 2, 'path': '1.parquet', 'kept': True}]"
+        ),
     ]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from deltalakedb.errors import ConfigurationError
+from deltalakedb.snapshot.resolve import check_version
 from deltalakedb.store.arrow import FileQuery, schema_of
 from deltalakedb.store.relations import LIVE
 from deltalakedb.telemetry import span
@@ -50,6 +51,12 @@ COLUMNS = (
 """Every column that can be asked for. Maps and descriptors are JSON text."""
 
 _LIVE_AT = "table_id = :table_id AND added_version <= :version AND removed_version > :version"
+# When a version expires, its files go with it, all but those that later versions need: without
+# this, what is left would pass for all of them.
+_THERE = (
+    "EXISTS (SELECT 1 FROM dl_table_versions AS v "
+    "WHERE v.table_id = :table_id AND v.version = :version)"
+)
 # The same order on every engine: by code point, whatever the language of the database.
 _ORDER: dict[Engine, str] = {
     "postgres": 'path COLLATE "C", dv_id COLLATE "C"',
@@ -113,12 +120,13 @@ def find_files(
     condition = may_match(predicate, engine, stats="f.stats", partition_values="f.partition_values")
     keyed: dict[str, Any] = {"table_id": table.table_id, "version": version}
     return FileQuery(
-        f"{found.text} AND ({condition.text}){part[0]}",
+        f"{found.text} AND ({condition.text}) AND {_THERE}{part[0]}",
         columns,
         keyed | part[1],
         {**found.params, **condition.params},
         by_index=True,
         otherwise=plain,
+        at=version,
     )
 
 
@@ -132,7 +140,7 @@ def files_at(
 ) -> FileQuery:
     """The files that are live at a version and fulfil a condition."""
     keys: dict[str, str | int] = {"table_id": table.table_id, "version": version, **part[1]}
-    text = f"SELECT {', '.join(columns)} FROM dl_active_files WHERE {_LIVE_AT}"  # noqa: S608
+    text = f"SELECT {', '.join(columns)} FROM dl_active_files WHERE {_LIVE_AT} AND {_THERE}"  # noqa: S608
     values: dict[str, object] = {}
     if condition is not None:
         text += f" AND ({condition.text})"
@@ -141,7 +149,7 @@ def files_at(
                 keys[name] = str(value) if isinstance(value, UUID) else value
             else:
                 values[name] = value
-    return FileQuery(text + part[0], columns, keys, values)
+    return FileQuery(text + part[0], columns, keys, values, at=version)
 
 
 def _part(engine: Engine, limit: int | None, offset: int) -> tuple[str, dict[str, int]]:
@@ -213,6 +221,8 @@ def read_table(store: Store, table: TableRecord, query: FileQuery) -> pa.Table:
     found = pa.Table.from_batches(batches, schema_of(query.columns))
     if query.otherwise is not None and not found.num_rows and _replanned(store, table, query):
         return read_table(store, table, query.otherwise)
+    if query.at is not None and not found.num_rows:
+        check_version(store, table, query.at)
     store.metrics.count("rows_scanned", found.num_rows)
     return found
 
@@ -250,6 +260,8 @@ def _counted(
             yield batch
     if query.otherwise is not None and not found and _replanned(store, table, query):
         yield from _counted(store, table, query.otherwise)
+    elif query.at is not None and not found:
+        check_version(store, table, query.at)
 
 
 def rebatched(

@@ -108,6 +108,15 @@ def _incomplete(table: TableRecord, version: int) -> DeltaLakeDbError:
     )
 
 
+def check_version(store: Store, table: TableRecord, version: int) -> None:
+    """VersionNotFoundError where a version that was there has expired."""
+    there = store.dialect.ask(
+        lambda session: session.one("has_version", table_id=table.table_id, version=version)
+    )
+    if there is None:
+        raise _outside(store, table, version, None)
+
+
 def _outside(
     store: Store, table: TableRecord, version: int | None, moment: int | None
 ) -> DeltaLakeDbError:

@@ -1,7 +1,8 @@
 """A table at one version, straight from SQL.
 
 The ledger of a version never changes, so neither does a snapshot: whatever is committed later, and
-whatever the isolation of the database, its listings stay exact.
+whatever the isolation of the database, its listings stay exact. Once its version has expired, they
+are refused.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from deltalakedb.actions import Metadata, Protocol
 from deltalakedb.actions.features import check_readable
 from deltalakedb.snapshot import listing
 from deltalakedb.snapshot.pages import list_from_pages, stream_pages
-from deltalakedb.snapshot.resolve import resolve, to_datetime
+from deltalakedb.snapshot.resolve import check_version, resolve, to_datetime
 from deltalakedb.store import reading
 from deltalakedb.telemetry import span
 
@@ -83,17 +84,21 @@ class Snapshot:
     def app_transactions(self) -> dict[str, int]:
         """The newest version that each application had recorded, by app id; asked for each time."""
         with span("deltalakedb.app_transactions", table=self.table.name):
-            return self._store.dialect.ask(
+            found = self._store.dialect.ask(
                 lambda session: reading.app_transactions(session, self.table.table_id, self.version)
             )
+            check_version(self._store, self.table, self.version)
+            return found
 
     @property
     def domain_metadata(self) -> dict[str, str]:
         """The configuration of each metadata domain, without removed ones; asked for each time."""
         with span("deltalakedb.domain_metadata", table=self.table.name):
-            return self._store.dialect.ask(
+            found = self._store.dialect.ask(
                 lambda session: reading.domain_metadata(session, self.table.table_id, self.version)
             )
+            check_version(self._store, self.table, self.version)
+            return found
 
     def has_file(self, path: str, dv_id: str | None = None) -> bool:
         """Whether a file is live, spelled as in `files()`.
@@ -101,11 +106,14 @@ class Snapshot:
         With `dv_id` it must have that deletion vector ('' for none), otherwise any or none.
         """
         with span("deltalakedb.has_file", table=self.table.name):
-            return self._store.dialect.ask(
+            found = self._store.dialect.ask(
                 lambda session: reading.has_file(
                     session, self.table.table_id, self.version, path, dv_id
                 )
             )
+            if not found:
+                check_version(self._store, self.table, self.version)
+            return found
 
     def files(
         self,

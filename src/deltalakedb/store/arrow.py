@@ -35,7 +35,8 @@ class FileQuery:
 
     `keys` are UUIDs and whole numbers, nothing else; `values` may be of any type that the driver
     takes. `by_index` tells that it names the few rows it wants, by an index. `otherwise` is the
-    query to ask instead where this one finds nothing because its plan is out of date.
+    query to ask instead where this one finds nothing because its plan is out of date. `at` is the
+    version it lists: once that has expired, it finds nothing.
     """
 
     text: str
@@ -44,6 +45,7 @@ class FileQuery:
     values: Mapping[str, object] = field(default_factory=dict)
     by_index: bool = False
     otherwise: FileQuery | None = None
+    at: int | None = None
 
     @property
     def params(self) -> dict[str, object]:

@@ -104,6 +104,15 @@ class Session(ABC):
         """Run SQL that changes rows; how many."""
 
     @abstractmethod
+    def stream(
+        self, sql: str, params: Mapping[str, object], *, size: int
+    ) -> Iterator[Sequence[Row]]:
+        """As `execute`, at most `size` rows at a time, in bounded memory.
+
+        Until it is exhausted or closed, nothing else may be asked of the session.
+        """
+
+    @abstractmethod
     def script(self, sql: str) -> None:
         """Run several statements without parameters (migrations)."""
 

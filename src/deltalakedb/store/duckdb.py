@@ -157,7 +157,16 @@ class DuckdbSession(Session):
     def execute(self, sql: str, params: Mapping[str, object]) -> list[Row]:
         with self._translated(), _without_pandas:
             rows = self._connection.execute(sql, params or None).fetchall()
-        return [tuple(str(v) if type(v) is UUID else v for v in row) for row in rows]
+        return _plain(rows)
+
+    def stream(
+        self, sql: str, params: Mapping[str, object], *, size: int
+    ) -> Iterator[Sequence[Row]]:
+        with self._translated():
+            with _without_pandas:
+                found = self._connection.execute(sql, params or None)
+            while rows := found.fetchmany(size):
+                yield _plain(rows)
 
     def execute_count(self, sql: str, params: Mapping[str, object]) -> int:
         with self._translated(), _without_pandas:
@@ -262,6 +271,10 @@ class DuckdbSession(Session):
             )
         finally:
             self._connection.unregister("incoming_rows")
+
+
+def _plain(rows: Sequence[Row]) -> list[Row]:
+    return [tuple(str(v) if type(v) is UUID else v for v in row) for row in rows]
 
 
 def _keys_as_arrow(rows: Sequence[Row]) -> pa.Table:

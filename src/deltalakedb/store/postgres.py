@@ -128,6 +128,13 @@ class PostgresSession(Session):
         with self._connection.cursor(name="deltalakedb_rows") as cursor:
             yield cursor.execute(_literal(sql), self._encoded(params))
 
+    def stream(
+        self, sql: str, params: Mapping[str, object], *, size: int
+    ) -> Iterator[Sequence[Row]]:
+        with self._translated(), self.cursor(sql, params) as cursor:
+            while rows := cursor.fetchmany(size):
+                yield rows
+
     @contextmanager
     def batch(self) -> Iterator[None]:
         with self._connection.pipeline():

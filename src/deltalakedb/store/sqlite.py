@@ -82,6 +82,16 @@ class SqliteSession(Session):
         """Run SQL whose rows are to be fetched by and by."""
         return self._connection.execute(sql, params)
 
+    def stream(
+        self, sql: str, params: Mapping[str, object], *, size: int
+    ) -> Iterator[Sequence[Row]]:
+        try:
+            with closing(self._connection.execute(sql, params)) as cursor:
+                while rows := cursor.fetchmany(size):
+                    yield rows
+        except sqlite3.Error as error:
+            raise _translate(error, self._url) from error
+
     def execute_count(self, sql: str, params: Mapping[str, object]) -> int:
         try:
             return self._connection.execute(sql, params).rowcount

@@ -219,10 +219,15 @@ class Store:
         return None if row is None else VersionRecord.from_row(row, session)
 
     def actions_of(self, session: Session, table_id: str, version: int) -> list[Action]:
-        """The actions of a version as they were committed, commitInfo first."""
+        """The actions of a version as they were committed, commitInfo first.
+
+        None of a version that has expired, though a later one may still need some of them.
+        """
         found: list[Action] = []
         record = self.version(session, table_id, version)
-        if record is not None and record.commit_info is not None:
+        if record is None:
+            return found
+        if record.commit_info is not None:
             found.append(record.commit_info)
         for relation in ACTION_RELATIONS:
             params = {"table_id": table_id, "version": version}

@@ -34,6 +34,7 @@ from deltalakedb.errors import (
     ConcurrentTransactionError,
     CorruptCatalogError,
     DeltaLakeDbError,
+    HistoryExpiredError,
     RetriesExhaustedError,
     TableExistsError,
     TableNotFoundError,
@@ -392,6 +393,16 @@ class Committer:
                 return
         if work.change.expected_version is not None and records:
             self._expect(work, records[-1].version)
+        if records and records[0].version != state.version + 1:
+            self._metrics.count("commit_conflicts_total")
+            raise HistoryExpiredError(
+                f"The commit to {work.change.table.name!r} started from version {state.version}, "
+                "which is too long ago",
+                why=f"versions {state.version + 1} to {records[0].version - 1} have expired, so "
+                "it cannot be checked against them",
+                fix="Read the table again and repeat the work",
+                winner_version=records[0].version,
+            )
         winners = load_winners(self._store, session, attempt, records)
         before = (state.metadata, state.protocol)
         for record, winner in zip(records, winners, strict=True):

@@ -20,3 +20,18 @@ SELECT path, dv_id, size_bytes FROM dl_active_files
 WHERE table_id = :table_id AND removed_version = 9223372036854775807
   AND (path, dv_id) > (:path, :dv_id)
 ORDER BY path, dv_id LIMIT :limit;
+
+-- name: first_version
+-- The oldest version that the ledger has.
+SELECT min(version) FROM dl_table_versions WHERE table_id = :table_id;
+
+-- name: first_unpublished
+-- The oldest version that is not in _delta_log yet.
+SELECT min(version) FROM dl_mirror_status WHERE table_id = :table_id AND status <> 'SUCCEEDED';
+
+-- name: has_version
+SELECT 1 FROM dl_table_versions WHERE table_id = :table_id AND version = :version;
+
+-- name: expire_pages
+-- Pages that serve no version from :keep on.
+DELETE FROM dl_file_pages WHERE table_id = :table_id AND valid_to <= :keep;

@@ -467,6 +467,10 @@ JOIN dl_txn_actions AS t
 ORDER BY t.app_id;
 
 -- name: removes_between
--- How many files were removed, whether they came back or not.
-SELECT sum(num_removes) FROM dl_table_versions
-WHERE table_id = :table_id AND version > :since AND version <= :version;
+-- How many files were removed, whether they came back or not. The removes that expired versions have
+-- left behind are counted one by one.
+SELECT (SELECT coalesce(sum(num_removes), 0) FROM dl_table_versions
+        WHERE table_id = :table_id AND version > :since AND version <= :version)
+     + (SELECT count(*) FROM dl_remove_files
+        WHERE table_id = :table_id AND version > :since AND version < (
+            SELECT min(version) FROM dl_table_versions WHERE table_id = :table_id));

@@ -1,0 +1,216 @@
+"""Rows of the catalog as Parquet files in a folder of their own.
+
+Guarantees:
+
+- The manifest is written last, after every other file was read back and has the digest that the
+  manifest gives: a folder with a manifest is complete.
+- Memory holds one file at a time, which is small; none holds more than `_MOST_ROWS` rows.
+- Rows have the same form whatever engine they come from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from deltalakedb.errors import ArchiveError
+from deltalakedb.store.relations import Kind, Relation
+from deltalakedb.store.retention import EXPIRING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from deltalakedb.storage import Storage
+    from deltalakedb.store.dialect import Row
+
+MANIFEST: Final = "manifest.json"
+KEPT: Final = "kept"
+"""The column beside those of the relation: whether the row stays in the catalog."""
+
+_FORMAT: Final = "deltalakedb archive"
+_VERSION: Final = 1
+_MOST_ROWS: Final = 50_000
+_MOST_CHARACTERS: Final = 32 * 1024 * 1024
+_BATCH: Final = 10_000
+_RELATIONS: Final = {relation.name: relation for relation in EXPIRING}
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedFile:
+    """A Parquet file of an archive: rows of one relation, of which `kept` stay in the catalog."""
+
+    relation: str
+    key: str
+    rows: int
+    kept: int
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What one run archived: versions of a table, and the files that hold their rows."""
+
+    table_id: str
+    name: str
+    location: str
+    first_version: int
+    last_version: int
+    created_at: int
+    files: tuple[ArchivedFile, ...]
+
+    def to_json(self) -> bytes:
+        """The text of the manifest."""
+        document = {"format": _FORMAT, "format_version": _VERSION, **asdict(self)}
+        return json.dumps(document, indent=1, ensure_ascii=False).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, *, where: str) -> Manifest:
+        """The inverse of `to_json`; ArchiveError for anything else."""
+        try:
+            document: dict[str, Any] = json.loads(data)
+            if document.pop("format") != _FORMAT:
+                raise ArchiveError(
+                    f"{where} is not the manifest of an archive", fix="Check the location"
+                )
+            if (version := document.pop("format_version")) != _VERSION:
+                raise ArchiveError(
+                    f"The archive {where} has format version {version}",
+                    why=f"this release knows version {_VERSION}",
+                    fix="Upgrade deltalakedb",
+                )
+            files = tuple(ArchivedFile(**file) for file in document.pop("files"))
+            found = cls(**document, files=files)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ArchiveError(
+                f"The manifest {where} is damaged",
+                why=str(error),
+                fix="Restore it from a copy",
+            ) from error
+        unknown = sorted({file.relation for file in files} - set(_RELATIONS))
+        if unknown:
+            raise ArchiveError(
+                f"The archive {where} has rows of {', '.join(unknown)}, which is no relation",
+                fix="Upgrade deltalakedb",
+            )
+        return found
+
+
+class ArchiveWriter:
+    """Writes the files of one archive, relation by relation; `finish` completes it."""
+
+    def __init__(self, storage: Storage, folder: str) -> None:
+        self._storage = storage
+        self._folder = folder
+        self._files: list[ArchivedFile] = []
+        self._parts: dict[str, int] = {}
+
+    def write(self, relation: Relation, pages: Iterator[tuple[list[Row], list[bool]]]) -> None:
+        """Write all rows of a relation."""
+        rows: list[Row] = []
+        kept: list[bool] = []
+        size = 0
+        for page, stays in pages:
+            rows += page
+            kept += stays
+            size += sum(len(value) for row in page for value in row if type(value) is str)
+            if len(rows) >= _MOST_ROWS or size >= _MOST_CHARACTERS:
+                self._write(relation, rows, kept)
+                rows, kept, size = [], [], 0
+        if rows:
+            self._write(relation, rows, kept)
+
+    def _write(self, relation: Relation, rows: list[Row], kept: list[bool]) -> None:
+        part = self._parts.get(relation.name, 0)
+        self._parts[relation.name] = part + 1
+        key = f"{relation.name}-{part:05d}.parquet"
+        data = _encode(relation, rows, kept)
+        self._storage.put(f"{self._folder}/{key}", data)
+        digest = hashlib.sha256(data).hexdigest()
+        self._files.append(
+            ArchivedFile(relation.name, key, len(rows), sum(kept), len(data), digest)
+        )
+
+    def finish(self, manifest: Manifest) -> Manifest:
+        """Read every file back, then write the manifest; it, with its files."""
+        complete = replace(manifest, files=tuple(self._files))
+        for file in self._files:
+            key = f"{self._folder}/{file.key}"
+            data = self._storage.get(key)
+            check_file(file, len(data), hashlib.sha256(data).hexdigest(), folder=self._folder)
+        self._storage.put(f"{self._folder}/{MANIFEST}", complete.to_json())
+        return complete
+
+
+def check_file(file: ArchivedFile, size: int, digest: str, *, folder: str) -> None:
+    """ArchiveError where a file is not what was written."""
+    if (size, digest) != (file.size_bytes, file.sha256):
+        raise ArchiveError(
+            f"The file {folder}/{file.key} of the archive is damaged",
+            why="it has another digest than when it was written"
+            if size == file.size_bytes
+            else f"it has {size} bytes instead of {file.size_bytes}",
+            fix="Restore the file from a copy",
+        )
+
+
+def read_rows(file: ArchivedFile, data: bytes) -> Iterator[list[Row]]:
+    """The rows of a file that did not stay in the catalog, page by page."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    relation = _RELATIONS[file.relation]
+    parquet = pq.ParquetFile(pa.BufferReader(data))
+    if parquet.schema_arrow.names != [*relation.columns, KEPT]:
+        raise ArchiveError(
+            f"The file {file.key} of the archive has other columns than {relation.name}",
+            why="another release has written it",
+            fix="Use the release that wrote it",
+        )
+    for batch in parquet.iter_batches(batch_size=_BATCH):
+        gone = batch.filter(pc.invert(batch.column(KEPT))).select(list(relation.columns))
+        columns = [column.to_pylist() for column in gone.columns]
+        if gone.num_rows:
+            yield list(zip(*columns, strict=True))
+
+
+def relation_of(file: ArchivedFile) -> Relation:
+    """The relation that a file has rows of."""
+    return _RELATIONS[file.relation]
+
+
+def _encode(relation: Relation, rows: Sequence[Row], kept: Sequence[bool]) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = schema_of(relation)
+    columns = [*zip(*rows, strict=True), tuple(kept)]
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def schema_of(relation: Relation) -> pa.Schema:
+    """The schema of the files of a relation: its columns, then `kept`.
+
+    UUIDs, maps and documents are text, lists are lists of text.
+    """
+    import pyarrow as pa
+
+    types = {
+        Kind.INT: pa.int64(),
+        Kind.BOOL: pa.bool_(),
+        Kind.LIST: pa.list_(pa.string()),
+        Kind.BYTES: pa.binary(),
+    }
+    fields = [
+        pa.field(name, types.get(kind, pa.string()))
+        for name, kind in zip(relation.columns, relation.kinds, strict=True)
+    ]
+    return pa.schema([*fields, pa.field(KEPT, pa.bool_(), nullable=False)])
