@@ -190,6 +190,17 @@ class DataFileMissingError(DataFileError):
     """The table refers to a file that is not there."""
 
 
+# --- writing rows -------------------------------------------------------------------------
+
+
+class SchemaMismatchError(DeltaLakeDbError):
+    """Rows that were to be written do not fit the columns of the table."""
+
+
+class ConstraintViolatedError(DeltaLakeDbError):
+    """Rows that were to be written break NOT NULL or a CHECK constraint of the table."""
+
+
 # --- tables and versions ------------------------------------------------------------------
 
 

@@ -9,7 +9,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Self
 
 from deltalakedb.errors import (
+    CommitOutcomeUnknownError,
     ConfigurationError,
+    DeltaLakeDbError,
     MirrorError,
     TableExistsError,
     TableNotFoundError,
@@ -25,6 +27,7 @@ from deltalakedb.transaction import change_table
 from deltalakedb.transaction.commit import Committer
 from deltalakedb.transaction.open import AnyAction, OpenChange, check_app_txn
 from deltalakedb.transaction.state import load_state
+from deltalakedb.writing import Written, write_append, write_overwrite
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -267,8 +270,14 @@ class Lake:
     def transaction(self) -> Iterator[Transaction]:
         """Change any number of tables, all or nothing, when the block ends without an error."""
         transaction = Transaction(self, self._committer)
-        yield transaction
-        transaction.commit()
+        try:
+            yield transaction
+            transaction.commit()
+        except CommitOutcomeUnknownError:
+            raise
+        except BaseException:
+            transaction.discard()
+            raise
 
     @contextmanager
     def snapshot(self, names: Iterable[str]) -> Iterator[dict[str, Snapshot]]:
@@ -294,6 +303,7 @@ class Transaction:
         self._lake = lake
         self._committer = committer
         self._open: dict[str, OpenChange] = {}
+        self._staged: list[Written] = []
         self.results: dict[str, Committed] = {}
         """After the commit: the version each changed table became, by name."""
 
@@ -308,7 +318,13 @@ class Transaction:
                     raise TableNotFoundError(f"Table {name!r} was dropped just now")
                 state = load_state(store, session, record.table_id, head)
                 self._open[record.table_id] = OpenChange(record, state)
-        return TransactionTable(store, self._open[record.table_id])
+        return TransactionTable(store, self._open[record.table_id], self._staged)
+
+    def discard(self) -> None:
+        """Delete the files that were staged for it: no commit will name them."""
+        for written in self._staged:
+            written.undo()
+        self._staged.clear()
 
     def commit(self) -> None:
         """Commit every changed table in one database transaction."""
@@ -317,6 +333,9 @@ class Transaction:
             return
         outcomes = self._committer.commit(changes)
         self._open.clear()
+        if any(outcome.committed.already_committed for outcome in outcomes):
+            self.discard()
+        self._staged.clear()
         self.results = {
             change.table.name: outcome.committed
             for change, outcome in zip(changes, outcomes, strict=True)
@@ -330,9 +349,10 @@ class Transaction:
 class TransactionTable:
     """One table inside a transaction."""
 
-    def __init__(self, store: Store, change: OpenChange) -> None:
+    def __init__(self, store: Store, change: OpenChange, staged: list[Written]) -> None:
         self._store = store
         self._change = change
+        self._staged = staged
 
     def add_actions(
         self,
@@ -363,6 +383,56 @@ class TransactionTable:
         )
         if app_txn is not None:
             change.use_app_txn(app_txn, self._store.clock.now_ms())
+
+    def append(
+        self, data: Any, *, merge_schema: bool = False, app_txn: AppTxn | None = None
+    ) -> None:
+        """Add rows, when the transaction is committed; see `Table.append`."""
+        change = self._change
+        written = write_append(
+            change.table,
+            change.base,
+            data,
+            storage_options=self._store.storage_options,
+            merge_schema=merge_schema,
+        )
+        self._add_rows(written, app_txn)
+
+    def overwrite(
+        self,
+        data: Any,
+        *,
+        where: str | None = None,
+        merge_schema: bool = False,
+        app_txn: AppTxn | None = None,
+    ) -> None:
+        """Replace rows, when the transaction is committed; see `Table.overwrite`."""
+        written = write_overwrite(
+            self.snapshot(),
+            self._change.base,
+            data,
+            where=where,
+            storage_options=self._store.storage_options,
+            now=self._store.clock.now_ms(),
+            merge_schema=merge_schema,
+        )
+        self._add_rows(written, app_txn)
+
+    def _add_rows(self, written: Written, app_txn: AppTxn | None) -> None:
+        try:
+            self.add_actions(
+                written.actions,
+                operation=written.operation,
+                operation_parameters=written.parameters,
+                operation_metrics=written.metrics,
+                app_txn=app_txn,
+                read=written.read,
+                enforced=written.enforced,
+            )
+        except DeltaLakeDbError:
+            written.undo()
+            raise
+        self._staged.append(written)
 
     def snapshot(self) -> Snapshot:
         """The table at the version this transaction started from."""

@@ -19,6 +19,7 @@ from deltalakedb.telemetry import span
 from deltalakedb.transaction import change_table
 from deltalakedb.transaction.open import AnyAction, OpenChange, plain_change
 from deltalakedb.transaction.state import TableState
+from deltalakedb.writing import Written, write_append, write_overwrite
 
 if TYPE_CHECKING:
     from deltalakedb.mirror.service import Mirror
@@ -179,6 +180,71 @@ class Table:
         if app_txn is not None:
             gathered.use_app_txn(app_txn, self._store.clock.now_ms())
         return self._commit(gathered.change())
+
+    def append(
+        self,
+        data: Any,
+        *,
+        merge_schema: bool = False,
+        app_txn: AppTxn | None = None,
+        target_bytes: int | None = None,
+    ) -> Committed:
+        """Add rows: a pyarrow Table, reader or dataset, a polars or pandas frame, a list of dicts.
+
+        Columns are matched by name; with `merge_schema` those that the table lacks are added to it.
+        NOT NULL and CHECK constraints are enforced, and files get exact statistics. With `app_txn`
+        the rows are added at most once.
+        """
+        written = write_append(
+            self._record,
+            self._base(),
+            data,
+            storage_options=self._store.storage_options,
+            merge_schema=merge_schema,
+            target_bytes=target_bytes,
+        )
+        return self._commit_rows(written, app_txn)
+
+    def overwrite(
+        self,
+        data: Any,
+        *,
+        where: str | None = None,
+        merge_schema: bool = False,
+        app_txn: AppTxn | None = None,
+        target_bytes: int | None = None,
+    ) -> Committed:
+        """Replace all rows, or with `where` those that fulfil it, which the new rows must do too.
+
+        Files that have nothing but such rows are removed; others are written anew without them.
+        """
+        written = write_overwrite(
+            self.snapshot(),
+            self._base(),
+            data,
+            where=where,
+            storage_options=self._store.storage_options,
+            now=self._store.clock.now_ms(),
+            merge_schema=merge_schema,
+            target_bytes=target_bytes,
+        )
+        return self._commit_rows(written, app_txn)
+
+    def _commit_rows(self, written: Written, app_txn: AppTxn | None) -> Committed:
+        committed: Committed = written.committed_by(
+            lambda: self.commit(
+                written.actions,
+                operation=written.operation,
+                operation_parameters=written.parameters,
+                operation_metrics=written.metrics,
+                app_txn=app_txn,
+                read=written.read,
+                enforced=written.enforced,
+            )
+        )
+        if committed.already_committed:
+            written.undo()
+        return committed
 
     def set_properties(self, properties: Mapping[str, str]) -> Committed:
         """Set table properties; the protocol is upgraded where one of them needs it."""

@@ -20,6 +20,6 @@ def test_the_examples_run_one_after_the_other(
     for example in examples:
         exec(compile(example, "README.md", "exec"), names)  # noqa: S102 - that is the test
     assert capsys.readouterr().out.splitlines() == [
-        "1 1",
-        "{'sales.daily': <version 1>, 'sales.orders': <version 2>}",
+        "2 3 [{'id': 4, 'day': datetime.date(2026, 11, 2)}]",
+        "2",
     ]

@@ -1,0 +1,147 @@
+"""Exact statistics of the rows that go into a file, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from deltalakedb.actions.datatypes import ColumnPath, StructType
+from deltalakedb.actions.properties import TableProperties
+from deltalakedb.actions.statistics import Statistics, covered_columns, encode_stats
+from deltalakedb.errors import ConstraintViolatedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+
+class Covered:
+    """Which columns of a table have statistics, and which must not be null."""
+
+    def __init__(
+        self,
+        schema: StructType,
+        partition_columns: Sequence[str],
+        configuration: Mapping[str, str],
+    ) -> None:
+        properties = TableProperties(configuration)
+        self.schema = schema
+        self.prefix_length = properties.string_prefix_length
+        self.columns = covered_columns(
+            schema,
+            partition_columns=partition_columns,
+            num_indexed=properties.num_indexed_cols,
+            named=properties.stats_columns,
+        )
+        self.required = _required(schema, ())
+
+
+def _required(struct: StructType, above: ColumnPath) -> list[ColumnPath]:
+    """Columns that are NOT NULL; inside structs too, where the struct itself is not null."""
+    found: list[ColumnPath] = []
+    for field in struct.fields:
+        path = (*above, field.name)
+        if not field.nullable:
+            found.append(path)
+        if isinstance(field.type, StructType):
+            found += _required(field.type, path)
+    return found
+
+
+def check_required(batch: pa.RecordBatch, covered: Covered, *, table: str) -> None:
+    """Refuse a null where the table has NOT NULL."""
+    import pyarrow.compute as pc
+
+    for path in covered.required:
+        array = _column(batch, path)
+        nulls = array.null_count
+        if nulls and len(path) > 1:
+            # A null of the struct around it is none of this field.
+            inside = pc.and_(array.is_null(), _column(batch, path[:-1]).is_valid())
+            nulls = pc.sum(inside).as_py() or 0
+        if nulls:
+            raise ConstraintViolatedError(
+                f"Column {'.'.join(path)!r} of table {table!r} is NOT NULL, and {nulls} of the "
+                "rows to be written have no value for it",
+                fix="Fill the column, or leave those rows out",
+            )
+
+
+class Counter:
+    """What is known of the rows of one file so far."""
+
+    def __init__(self, covered: Covered) -> None:
+        self._covered = covered
+        self.rows = 0
+        self._nulls: dict[ColumnPath, int] = dict.fromkeys(covered.columns, 0)
+        self._low: dict[ColumnPath, Any] = {}
+        self._high: dict[ColumnPath, Any] = {}
+        self._unbounded: set[ColumnPath] = set()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Count the rows of a batch with the table's logical columns."""
+        self.rows += batch.num_rows
+        for path in self._covered.columns:
+            array = _column(batch, path)
+            self._nulls[path] += array.null_count
+            if array.null_count < len(array):
+                self._bound(path, array)
+
+    def _bound(self, path: ColumnPath, array: Any) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        kind = array.type
+        if not _has_bounds(kind):
+            return
+        if pa.types.is_floating(kind) and pc.any(pc.is_nan(array)).as_py():
+            # NaN is above every number, and cannot be written: nothing is known of the maximum.
+            self._unbounded.add(path)
+            array = array.filter(pc.invert(pc.is_nan(array)))
+        found = pc.min_max(array)
+        low, high = found["min"].as_py(), found["max"].as_py()
+        if low is None:
+            return
+        self._low[path] = low if path not in self._low else min(low, self._low[path])
+        self._high[path] = high if path not in self._high else max(high, self._high[path])
+
+    def stats(self) -> str:
+        """The JSON of `add.stats`."""
+        high = {path: value for path, value in self._high.items() if path not in self._unbounded}
+        found = Statistics(
+            num_records=self.rows,
+            min_values=self._low,
+            max_values=high,
+            null_count=self._nulls,
+            tight_bounds=True,
+        )
+        covered = self._covered
+        return encode_stats(
+            found,
+            covered.schema,
+            columns=covered.columns,
+            string_prefix_length=covered.prefix_length,
+        )
+
+
+def _column(batch: pa.RecordBatch, path: ColumnPath) -> Any:
+    import pyarrow.compute as pc
+
+    array = batch.column(path[0])
+    # Also the nulls of the structs around it count.
+    return array if len(path) == 1 else pc.struct_field(array, list(path[1:]))
+
+
+def _has_bounds(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    types = pa.types
+    return bool(
+        types.is_integer(kind)
+        or types.is_floating(kind)
+        or types.is_decimal(kind)
+        or types.is_date(kind)
+        or types.is_timestamp(kind)
+        or types.is_string(kind)
+    )
