@@ -7,6 +7,7 @@ an object store its parts are never put together.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,8 +37,8 @@ class Sinks:
     def __reduce__(self) -> tuple[Any, ...]:
         return Sinks, (self.location, self._options)
 
-    def create(self, key: str) -> Any:
-        """A binary file to write; `close()` finishes it."""
+    def create(self, key: str) -> Sink:
+        """A binary file to write; `close()` finishes it, `abandon()` leaves it unfinished."""
         if self._folder is not None:
             path = self._folder / key
             try:
@@ -53,7 +54,7 @@ class Sinks:
 
         if self._store is None:
             self._store = open_object_store(self.location, self._options)
-        return open_writer(self._store, key)
+        return _StoreSink(open_writer(self._store, key))
 
     def delete(self, keys: list[str]) -> None:
         """Delete files that no commit will ever name; what cannot be deleted is left to vacuum."""
@@ -65,27 +66,80 @@ class Sinks:
                 continue
 
 
-class _LocalSink:
+class Sink(ABC):
+    """A file that is written from its beginning to its end; pyarrow writes to it."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._position = 0
+
+    def tell(self) -> int:
+        """How many bytes there are."""
+        return self._position
+
+    def write(self, data: Any) -> int:
+        """Add bytes."""
+        self._write(data)
+        self._position += len(data)
+        return len(data)
+
+    def flush(self) -> None:  # noqa: B027 - pyarrow calls it
+        """Nothing is there before all of it is."""
+
+    def close(self) -> None:
+        """Finish the file."""
+        if not self.closed:
+            self.closed = True
+            self._finish()
+
+    def abandon(self) -> None:
+        """Leave it unfinished."""
+        if not self.closed:
+            self.closed = True
+            self._drop()
+
+    @abstractmethod
+    def _write(self, data: Any) -> None: ...
+
+    @abstractmethod
+    def _finish(self) -> None: ...
+
+    @abstractmethod
+    def _drop(self) -> None: ...
+
+
+class _LocalSink(Sink):
     """A file that is on the disk when it is closed."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self._file = path.open("xb")
 
-    @property
-    def closed(self) -> bool:
-        return self._file.closed
+    def _write(self, data: Any) -> None:
+        self._file.write(data)
 
-    def write(self, data: Any) -> int:
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def close(self) -> None:
-        if not self._file.closed:
+    def _finish(self) -> None:
+        with self._file:
             self._file.flush()
             os.fsync(self._file.fileno())
-            self._file.close()
+
+    def _drop(self) -> None:
+        self._file.close()
+
+
+class _StoreSink(Sink):
+    """An object that is there when it is closed: until then its parts are nowhere to be seen."""
+
+    def __init__(self, writer: Any) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def _write(self, data: Any) -> None:
+        self._writer.write(bytes(data))
+
+    def _finish(self) -> None:
+        self._writer.close()
+
+    def _drop(self) -> None:
+        self._writer = None

@@ -241,10 +241,7 @@ class _OpenFile:
 
     def give_up(self) -> None:
         """Leave it unfinished."""
-        try:
-            self._sink.close()
-        except Exception:  # noqa: BLE001 - it is deleted anyway
-            return
+        self._sink.abandon()
 
     def _flush(self) -> None:
         import pyarrow as pa
