@@ -175,6 +175,12 @@ class ForeignCommitError(MirrorError):
         super().__init__(what, why=why, fix=fix)
 
 
+class UnexpectedMirrorError(MirrorError):
+    """Publishing met an error that it does not know; it is tried again."""
+
+    transient = True
+
+
 class NotPublishedError(MirrorError):
     """A version is not in `_delta_log` yet, and what is asked for would need it there."""
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from concurrency.crowd import Crowd
-from concurrency.nursery import Nursery
+from nursery import Nursery
 
 
 @pytest.fixture(scope="session")
 def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     """Where child processes come from."""
-    with Nursery(tmp_path_factory.mktemp("nursery") / "log") as nursery:
+    with Nursery(tmp_path_factory.mktemp("nursery") / "log", jobs="concurrency.jobs") as nursery:
         yield nursery
 
 

@@ -9,10 +9,10 @@ from typing import Any, Self
 
 from concurrency.checker import Report, check
 from concurrency.journal import Journal, Outcome, Story, read_journals
-from concurrency.nursery import Child, Nursery
 from concurrency.workload import create_tables
 from concurrency.writer import legitimate
 from deltalakedb.lake import Lake
+from nursery import Child, Nursery
 
 SLOW_MACHINE = 600
 """Seconds after which a test that waits for its workers is stuck, on whatever machine."""

@@ -4,9 +4,8 @@ The points are all places between two steps of the commit loop and all places be
 its database transaction; counted from one, the first of them being right after the announcement.
 """
 
-import os
-import signal
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,61 +13,14 @@ from concurrency.checker import KEY_PARAMETER, KEY_PROPERTY
 from concurrency.journal import Journal, Part
 from concurrency.workload import SCHEMA, acknowledge, add, remove, transfer_path
 from deltalakedb.lake import Lake
-from deltalakedb.store.dialect import Session
-from deltalakedb.store.duckdb import DuckdbSession
-from deltalakedb.store.postgres import PostgresSession
-from deltalakedb.store.sqlite import SqliteSession
-from deltalakedb.store.url import Engine
 from deltalakedb.transaction.change import Committed
 from deltalakedb.transaction.commit import Committer
+from points import Points
 
 Results = Mapping[str, Committed]
 
 LAST = "step committed"
 """Here, and only here, the commit has happened."""
-
-_SESSIONS: Mapping[Engine, type[Session]] = {
-    "postgres": PostgresSession,
-    "sqlite": SqliteSession,
-    "duckdb": DuckdbSession,
-}
-
-
-class Points:
-    """Counts the points of a commit, and ends the process at one of them."""
-
-    def __init__(self, fatal: int, labels: Path) -> None:
-        self._fatal = fatal
-        self._labels = labels
-        self._reached: int | None = None
-
-    def arm(self) -> None:
-        """Count from now on."""
-        self._reached = 0
-
-    def reach(self, label: str) -> None:
-        """Pass a point, or die there."""
-        if self._reached is None:
-            return
-        self._reached += 1
-        if self._reached == self._fatal:
-            with self._labels.open("a") as file:
-                file.write(f"{label}\n")
-            os.kill(os.getpid(), signal.SIGKILL)
-        if label == LAST:
-            self._reached = None
-
-    def watch_statements(self, session: type[Session]) -> None:
-        """Make every statement a point. For a process that is going to end anyway."""
-        for name in ("execute", "execute_count", "insert"):
-            setattr(session, name, self._counted(getattr(session, name)))
-
-    def _counted(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(session: Session, what: object, values: object) -> Any:
-            self.reach(f"statement {method.__name__}")
-            return method(session, what, values)
-
-        return counted
 
 
 class Dying:
@@ -168,13 +120,19 @@ KINDS: Mapping[str, Callable[[Dying, str], Results]] = {
 }
 
 
+def _step(points: Points, name: str) -> None:
+    points.reach(f"step {name}")
+    if f"step {name}" == LAST:
+        points.disarm()
+
+
 def commit_and_die(job: Mapping[str, Any]) -> None:
     """Make two commits, and die at point `at` of the second."""
     journal = Path(job["journal"])
     points = Points(job["at"], Path(job["labels"]))
     with Lake.connect(job["url"], mirror="worker") as lake:
-        lake._committer = Committer(lake.store, step=lambda name: points.reach(f"step {name}"))
-        points.watch_statements(_SESSIONS[lake.store.dialect.engine])
+        lake._committer = Committer(lake.store, step=partial(_step, points))
+        points.watch_statements(lake.store.dialect.engine)
         dying = Dying(lake, Journal(journal), journal.stem, points)
         dying.survive()
         dying.die(job["kind"])

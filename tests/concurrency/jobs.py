@@ -13,10 +13,10 @@ import deltalakedb.store.duckdb
 import deltalakedb.store.postgres
 import deltalakedb.store.sqlite  # noqa: F401
 from concurrency.dying import commit_and_die
-from concurrency.nursery import Job
 from concurrency.writer import Stop, read, write
 from deltalakedb.lake import Lake
 from deltalakedb.transaction.retry import RetryPolicy
+from nursery import Job
 
 _LONGEST = 3000.0
 PATIENT = RetryPolicy(max_attempts=1_000_000, max_seconds=600, max_delay=0.1)

@@ -12,8 +12,8 @@ import pytest
 from concurrency.crowd import SLOW_MACHINE, Crowd
 from concurrency.dying import KINDS, LAST
 from concurrency.journal import Outcome
-from concurrency.nursery import Nursery
 from deltalakedb.store.url import Engine
+from nursery import Nursery
 
 # How many points a commit has at least; fewer would mean that the counting is broken.
 FEWEST = {"one table": 12, "rebased": 15, "many tables": 20, "properties": 8, "create": 8}

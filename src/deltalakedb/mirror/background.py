@@ -47,6 +47,10 @@ class Background:
                 self._thread.start()
             self._changed.notify_all()
 
+    def is_open(self) -> bool:
+        """Whether nobody waits for the end."""
+        return not self._closed and threading.main_thread().is_alive()
+
     def drain(self) -> None:
         """Wait until every job that is due at once is done."""
         with self._changed:

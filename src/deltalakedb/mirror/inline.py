@@ -4,8 +4,8 @@ Guarantees:
 
 - A commit that has happened is never told as failed because of the log: whatever goes wrong here is
   noted in the queue, counted, and tried again.
-- A store that is ill holds a commit up for seconds at most, and the commits after it not at all
-  until it is time for another try.
+- A store that is ill, or a long backlog, holds a commit up for seconds at most. The commits after a
+  failure are not held up at all until it is time for another try.
 - Checkpoints, checksums, clean-up and further tries happen in a thread of their own, which ends
   when it has nothing to do. `close()` waits for what was begun.
 """
@@ -13,7 +13,7 @@ Guarantees:
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from deltalakedb.errors import DeltaLakeDbError
 from deltalakedb.mirror.background import Background, Job
@@ -22,8 +22,13 @@ from deltalakedb.mirror.upkeep import Upkeep
 from deltalakedb.telemetry import warning
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from deltalakedb.mirror.schedule import RetrySchedule
     from deltalakedb.store import Store, TableRecord
+
+# How long a commit may publish what others have left.
+_PATIENCE_SECONDS: Final = 5.0
 
 
 class InlineMirror:
@@ -37,9 +42,13 @@ class InlineMirror:
         self._background = Background("deltalakedb-mirror")
 
     def after_commit(self, table: TableRecord) -> None:
-        """Publish what waits of a table; never raises."""
+        """Publish what waits of a table, for some seconds; never raises."""
+        end = time.monotonic() + _PATIENCE_SECONDS
+        self._publish(table, lambda: time.monotonic() < end)
+
+    def _publish(self, table: TableRecord, go_on: Callable[[], bool]) -> None:
         try:
-            published = self._publisher.publish(table)
+            published = self._publisher.publish(table, go_on=go_on)
         except Exception as error:  # noqa: BLE001 - whoever sees one takes the commit for failed
             self._failed(table, "mirror_table_failed", error)
         else:
@@ -57,12 +66,13 @@ class InlineMirror:
         version = published.last_version
         if version is not None and published.outcome is not Outcome.DRIFTED:
             self._background.put(Job(("tend", table.table_id), lambda: self._tend(table, version)))
-        if published.outcome in (Outcome.FAILED, Outcome.WAITING):
+        if published.outcome in (Outcome.FAILED, Outcome.WAITING, Outcome.INTERRUPTED):
             wait_ms = (published.next_attempt_at or 0) - self._store.clock.now_ms()
             due = time.monotonic() + max(0.001, wait_ms / 1000)
-            self._background.put(
-                Job(("publish", table.table_id), lambda: self.after_commit(table), due)
-            )
+            self._background.put(Job(("publish", table.table_id), lambda: self._again(table), due))
+
+    def _again(self, table: TableRecord) -> None:
+        self._publish(table, self._background.is_open)
 
     def _tend(self, table: TableRecord, version: int) -> None:
         try:

@@ -28,10 +28,11 @@ class Lease:
     """A lease that was taken. `hold()` keeps it while the work goes on."""
 
     def __init__(
-        self, store: Store, table_id: str, owner: str, generation: int, *, seconds: float
+        self, store: Store, table_id: str, owner: str, taken: queue.Taken, *, seconds: float
     ) -> None:
         self.table_id = table_id
-        self.generation = generation
+        self.generation = taken.generation
+        self.was_left = taken.was_left
         self._store = store
         self._owner = owner
         self._milliseconds = round(seconds * 1000)
@@ -45,12 +46,12 @@ class Lease:
         """The lease on a table, or None while another worker holds it."""
         now = store.clock.now_ms()
         with store.write() as session:
-            generation = queue.take_lease(
+            taken = queue.take_lease(
                 session, table_id, owner=owner, now=now, expires_at=now + round(seconds * 1000)
             )
-        if generation is None:
+        if taken is None:
             return None
-        return cls(store, table_id, owner, generation, seconds=seconds)
+        return cls(store, table_id, owner, taken, seconds=seconds)
 
     def hold(self) -> bool:
         """Whether the lease is still ours; renewed when a third of its time is over."""

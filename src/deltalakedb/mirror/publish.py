@@ -3,11 +3,14 @@
 Guarantees:
 
 - Version V+1 is written only after V is known to be there, byte for byte as it was promised.
-- A commit file is created if it is absent, and never overwritten. One that is there already is
-  compared: the same bytes are a success (an earlier try whose answer was lost, or another
-  publisher), others are the work of a foreign writer. Then the table has a drift and is left alone;
-  nothing is touched.
+- A commit file is created if it is absent, and never overwritten (but see `storage` for stores
+  without conditional writes). One that is there already is compared: the same bytes are a success
+  (an earlier try whose answer was lost, or another publisher), others are the work of a foreign
+  writer. Then the table has a drift and is left alone; nothing is touched.
+- Other bytes count when they were read twice, and are as long as the store says: a garbled answer
+  stops no table.
 - The bytes come from the queue, and are compared with their digest before they are written.
+- Whatever goes wrong with a table is in its row of the queue, unless the catalog itself fails.
 - Any number of publishers may work on one table at once: they write the same bytes in the same
   order. Leases only spare them the double work.
 """
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -23,16 +27,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.deltalog.names import LOG, commit_key
 from deltalakedb.errors import (
+    CatalogError,
     CorruptCatalogError,
     DeltaLakeDbError,
     ForeignCommitError,
     ObjectNotFoundError,
     StorageError,
     StorageUnavailableError,
+    UnexpectedMirrorError,
 )
 from deltalakedb.mirror.schedule import RetrySchedule
 from deltalakedb.storage import Storage, open_storage
 from deltalakedb.store import mirror as queue
+from deltalakedb.store.reading import is_published
 from deltalakedb.telemetry import event, span, warning
 
 if TYPE_CHECKING:
@@ -41,6 +48,8 @@ if TYPE_CHECKING:
 
 _BATCH: Final = 64
 _MOST_STORAGES: Final = 256
+# How often a commit file that is not ours is read before its reader is called unreliable.
+_READS: Final = 4
 
 
 class Outcome(Enum):
@@ -67,7 +76,7 @@ class Published:
 
 
 class Storages:
-    """The object stores of tables, opened once and kept."""
+    """The object stores of tables, opened once and kept while they are in use."""
 
     def __init__(self, options: Mapping[str, str], *, patient: bool = True) -> None:
         self._options = options
@@ -78,12 +87,13 @@ class Storages:
     def at(self, location: str) -> Storage:
         """The store of a location."""
         with self._lock:
-            found = self._open.get(location)
+            found = self._open.pop(location, None)
             if found is None:
-                if len(self._open) >= _MOST_STORAGES:
-                    self._open.clear()
                 found = open_storage(location, self._options, patient=self._patient)
-                self._open[location] = found
+            # The one that was asked for last is the last one to go.
+            self._open[location] = found
+            if len(self._open) > _MOST_STORAGES:
+                del self._open[next(iter(self._open))]
             return found
 
 
@@ -120,12 +130,17 @@ class Publisher:
         self._step = step or (lambda _: None)
 
     def publish(
-        self, table: TableRecord, *, force: bool = False, go_on: Callable[[], bool] = _always
+        self,
+        table: TableRecord,
+        *,
+        force: bool = False,
+        up_to: int | None = None,
+        go_on: Callable[[], bool] = _always,
     ) -> Published:
         """Publish what waits, in order, until there is nothing left or something stands in the way.
 
-        A table whose last try failed waits for its time, unless it is `force`d. `go_on` is asked
-        before each version.
+        A table whose last try failed waits for its time, unless it is `force`d. What is newer than
+        `up_to` is left. `go_on` is asked before each version.
         """
         count = 0
         last: int | None = None
@@ -133,6 +148,8 @@ class Publisher:
             items = self._store.dialect.ask(
                 lambda session: queue.backlog(session, table.table_id, _BATCH)
             )
+            if up_to is not None:
+                items = [item for item in items if item.version <= up_to]
             if not items:
                 return self._ended(table, Outcome.CAUGHT_UP, count, last)
             if items[0].drifted:
@@ -160,10 +177,11 @@ class Publisher:
                 break
             try:
                 with span("deltalakedb.publish", table=table.name, version=item.version):
-                    written = self._put_one(table, item) or written
-            except (StorageError, ForeignCommitError, CorruptCatalogError) as error:
-                batch.failure = (item, error)
+                    self._put_one(table, item)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the table's row shall tell
+                batch.failure = (item, _noted(error))
                 break
+            written = True
             batch.last = item.version
             batch.count += 1
             self._tell_published(table, item)
@@ -175,24 +193,19 @@ class Publisher:
                 return _Batch(batch.first, failure=(items[0], error))
         return batch
 
-    def _put_one(self, table: TableRecord, item: WorkItem) -> bool:
-        """Make sure that a commit file is there; whether it was this call that created it."""
+    def _put_one(self, table: TableRecord, item: WorkItem) -> None:
+        """Make sure that a commit file is there."""
         storage = self._storages.at(table.location)
         key = commit_key(item.version)
         data = self._payload(table, item)
+        if data is None:
+            return
         self._step("put")
         if storage.put_if_absent(key, data, settle=False):
             self._step("written")
-            return True
-        try:
-            found = storage.get(key)
-        except ObjectNotFoundError as error:
-            raise StorageUnavailableError(
-                f"{storage.location}/{key} was there, and is not any more",
-                why="Somebody deleted it just now",
-                fix="It will be written when it is tried again",
-            ) from error
-        if found != data:
+            return
+        found = _other_content(storage, key, data)
+        if found is not None:
             raise ForeignCommitError(
                 f"{storage.location}/{key} is not what version {item.version} of table "
                 f"{table.name!r} says",
@@ -202,14 +215,16 @@ class Publisher:
                 found_digest=hashlib.sha256(found).hexdigest(),
                 found_bytes=len(found),
             )
-        return True
+        self._step("found")
 
-    def _payload(self, table: TableRecord, item: WorkItem) -> bytes:
+    def _payload(self, table: TableRecord, item: WorkItem) -> bytes | None:
+        """The bytes of a version; None where another publisher was faster, and has dropped them."""
         data = item.payload
         if data is None:
-            data = self._store.dialect.ask(
-                lambda session: queue.payload_of(session, table.table_id, item.version)
-            )
+            with self._store.read() as session:
+                data = queue.payload_of(session, table.table_id, item.version)
+                if data is None and is_published(session, table.table_id, item.version):
+                    return None
         if data is None or hashlib.sha256(data).hexdigest() != item.digest:
             raise CorruptCatalogError(
                 f"The bytes to publish for version {item.version} of table {table.name!r} are "
@@ -241,7 +256,7 @@ class Publisher:
         delay = self._schedule.delay_ms(item.attempts + 1, permanent=kind == "permanent")
         drift = _drift(item, error, now) if isinstance(error, ForeignCommitError) else None
         with self._store.write() as session:
-            queue.mark_failed(
+            is_behind = queue.mark_failed(
                 session,
                 table.table_id,
                 item.version,
@@ -250,7 +265,8 @@ class Publisher:
                 next_attempt_at=now + delay,
                 now=now,
             )
-            if drift is not None:
+            # A version that somebody else has published meanwhile has no drift.
+            if drift is not None and is_behind:
                 queue.set_drift(session, table.table_id, drift, now=now)
         self._tell_failed(table, item, error, kind)
         outcome = Outcome.FAILED if drift is None else Outcome.DRIFTED
@@ -290,6 +306,57 @@ class Publisher:
         self._store.metrics.count("mirror_failures_total")
         self._store.metrics.count(f"mirror_{kind}_failures_total")
         warning("mirror_failed", lambda: {**_named(table, item), "kind": kind, "error": str(error)})
+
+
+def _other_content(storage: Storage, key: str, data: bytes) -> bytes | None:
+    """What an object holds instead of `data`; None where it holds that.
+
+    An answer can be garbled on its way, so other bytes have to be read twice, and to be as long as
+    the store says that the object is.
+    """
+    seen: set[bytes] = set()
+    for _ in range(_READS):
+        try:
+            found = storage.get(key)
+        except ObjectNotFoundError as error:
+            raise _vanished(storage, key) from error
+        if found == data:
+            return None
+        if found in seen:
+            told = storage.head(key)
+            if told is None:
+                raise _vanished(storage, key)
+            if told.size == len(found):
+                return found
+        seen.add(found)
+    raise StorageUnavailableError(
+        f"{storage.location}/{key} cannot be read",
+        why=f"{_READS} reads gave {len(seen)} different contents",
+        fix="It will be read again; look for what garbles answers on the way to the store",
+    )
+
+
+def _vanished(storage: Storage, key: str) -> StorageUnavailableError:
+    return StorageUnavailableError(
+        f"{storage.location}/{key} was there, and is not any more",
+        why="Somebody deleted it just now",
+        fix="It will be written when it is tried again",
+    )
+
+
+def _noted(error: Exception) -> DeltaLakeDbError:
+    """The error as the queue shall have it; one of the catalog is raised again."""
+    if isinstance(error, CatalogError) and not isinstance(error, CorruptCatalogError):
+        raise error
+    if isinstance(error, DeltaLakeDbError):
+        return error
+    # Its words may hold anything, secrets included.
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return UnexpectedMirrorError(
+        f"Publishing met an error that it does not know: {type(error).__name__} in "
+        f"{place.filename}, line {place.lineno}",
+        fix="It will be tried again. Please report it",
+    )
 
 
 def _named(table: TableRecord, item: WorkItem) -> dict[str, Any]:

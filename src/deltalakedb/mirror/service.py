@@ -129,6 +129,7 @@ class Mirror:
         with self._store.write() as session:
             for record in self._chosen(session, table):
                 queue.retry_table(session, record.table_id, now=now)
+        self._store.dialect.wake_workers()
         return self.run_once()
 
     def _chosen(self, session: Session, table: str | None) -> Sequence[TableRecord]:

@@ -1,19 +1,27 @@
 """The worker: finds tables with unpublished versions, and tends as many at once as it may.
 
-Any number of workers share a catalog. Each takes the lease of a table before it tends it; one that
-dies or hangs is succeeded when its lease ends. Between two looks a worker waits for word of new
-work (Postgres), or looks again soon (the other engines).
+Guarantees:
+
+- Any number of workers share a catalog. Each takes the lease of a table before it tends it; one
+  that dies or hangs is succeeded when its lease ends, also in what it owed the table beside its
+  commits.
+- Between two looks a worker waits for word of new work (Postgres), or looks again soon (the other
+  engines). Word that comes at any moment is heard: a commit never waits for the next look.
+- Tables take turns: one that is written to all the time does not keep the others waiting.
+- Nothing ends a worker but `stop()`: a catalog that fails is asked again, and so is a table.
 """
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from deltalakedb.errors import CatalogError, ConfigurationError, DeltaLakeDbError
-from deltalakedb.mirror.lease import LEASE_SECONDS, Lease, new_owner
-from deltalakedb.mirror.publish import Outcome, Published, Publisher, Storages
+from deltalakedb.mirror.lease import LEASE_SECONDS, new_owner
+from deltalakedb.mirror.publish import Published, Publisher, Storages
+from deltalakedb.mirror.tending import Bell, Tending
 from deltalakedb.mirror.upkeep import Upkeep
 from deltalakedb.store import mirror as queue
 from deltalakedb.telemetry import event, warning
@@ -22,12 +30,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from deltalakedb.mirror.schedule import RetrySchedule
-    from deltalakedb.store import Store, TableRecord
+    from deltalakedb.store import Store
     from deltalakedb.store.mirror import Work
 
 CONCURRENCY: Final = 8
-# After a failure of the catalog itself.
+# After a failure of the catalog itself, or of a table that could not be noted there.
 _REST_SECONDS: Final = 1.0
+# How long a table keeps its place while others wait for one.
+_TURN_SECONDS: Final = 1.0
+# How often to look for tables that others have left, and when to try again what could not be done.
+_SWEEP_SECONDS: Final = 1.0
+_UPKEEP_RETRY_MS: Final = 60_000
+
+
+@dataclass(slots=True)
+class _Place:
+    """A table that is being tended."""
+
+    tending: Tending
+    result: Future[Published | None]
 
 
 class Worker:
@@ -55,21 +76,33 @@ class Worker:
         storages = Storages(store.storage_options)
         self._publisher = Publisher(store, storages, schedule=schedule, step=step)
         self._upkeep = Upkeep(store, storages)
-        self._stop = threading.Event()
+        self._bell = Bell()
+        self._stopping = False
+        self._places: dict[str, _Place] = {}
+        self._resting: dict[str, float] = {}
+        self._crowded = False
+        self._swept_at = float("-inf")
 
     def stop(self) -> None:
-        """Let the versions that are under way come to their end, then end."""
-        self._stop.set()
+        """Let the versions that are under way come to their end, then end. Safe in a signal."""
+        self._stopping = True
+        self._bell.ring()
 
     # --- once -----------------------------------------------------------------------------
 
     def run_once(self) -> list[Published]:
         """Try every table that has something to publish, also those that would still wait."""
-        work = [item for item in self._find_work() if not item.drifted and not item.busy]
-        if not work:
+        now = self._store.clock.now_ms()
+        found = [item.table_id for item in self._find_work() if not item.drifted and not item.busy]
+        found += [table_id for table_id in self._find_neglected(now) if table_id not in found]
+        if not found:
             return []
-        with ThreadPoolExecutor(min(self._concurrency, len(work))) as pool:
-            done = list(pool.map(lambda item: self._tend(item.table_id, force=True), work))
+
+        def tend(table_id: str) -> Published | None:
+            return self._tend(self._new_tending().run_once, table_id)
+
+        with ThreadPoolExecutor(min(self._concurrency, len(found))) as pool:
+            done = list(pool.map(tend, found))
         return [published for published in done if published is not None]
 
     # --- for ever -------------------------------------------------------------------------
@@ -78,81 +111,114 @@ class Worker:
         """Publish until `stop()` is called; a catalog that fails is asked again later."""
         pause = self._store.dialect.poll_seconds if poll_seconds is None else poll_seconds
         event("mirror_worker_started", lambda: {"owner": self.owner})
-        under_way: dict[str, Future[Published | None]] = {}
-        with (
-            ThreadPoolExecutor(self._concurrency) as pool,
-            self._store.dialect.listen() as listener,
-        ):
-            while not self._stop.is_set():
-                try:
-                    seconds = min(pause, self._start_due(pool, under_way))
-                    if under_way and len(under_way) >= self._concurrency:
-                        wait(under_way.values(), timeout=seconds, return_when="FIRST_COMPLETED")
+        with self._store.dialect.listen(self._bell.ring):
+            with ThreadPoolExecutor(self._concurrency) as pool:
+                while not self._stopping:
+                    try:
+                        seconds = min(pause, self._start_due(pool))
+                    except CatalogError as error:
+                        self._rest(error)
                     else:
-                        listener.wait(seconds, self._stop)
-                except CatalogError as error:
-                    self._rest(error)
-            wait(under_way.values())
+                        self._bell.wait(seconds)
+            # Who was told of work in these hands shall look again; and the listener ends at once.
+            self._store.dialect.wake_workers()
         event("mirror_worker_stopped", lambda: {"owner": self.owner})
 
     def _rest(self, error: CatalogError) -> None:
         warning("mirror_worker_rests", lambda: {"owner": self.owner, "error": str(error)})
-        self._stop.wait(_REST_SECONDS)
+        end = time.monotonic() + _REST_SECONDS
+        while not self._stopping and time.monotonic() < end:
+            self._bell.wait(end - time.monotonic())
 
-    def _start_due(
-        self, pool: ThreadPoolExecutor, under_way: dict[str, Future[Published | None]]
-    ) -> float:
-        """Start whatever is due; in how many seconds the next table will be."""
-        for table_id in [key for key, future in under_way.items() if future.done()]:
-            under_way.pop(table_id).result()
+    def _start_due(self, pool: ThreadPoolExecutor) -> float:
+        """Start whatever is due; in how many seconds to look again at the latest."""
+        self._places = {
+            key: place for key, place in self._places.items() if not place.result.done()
+        }
         now = self._store.clock.now_ms()
         following = float("inf")
+        self._crowded = False
         for item in self._find_work():
-            if item.drifted or item.busy or item.table_id in under_way:
+            if item.table_id in self._places:
+                self._tell(item.table_id)
+            elif item.drifted or item.busy:
                 continue
-            if item.next_attempt_at > now:
+            elif item.next_attempt_at > now:
                 following = min(following, (item.next_attempt_at - now) / 1000)
-            elif len(under_way) < self._concurrency:
-                under_way[item.table_id] = pool.submit(self._tend, item.table_id)
+            else:
+                following = min(following, self._start(pool, item.table_id))
+        if time.monotonic() - self._swept_at >= _SWEEP_SECONDS:
+            self._swept_at = time.monotonic()
+            for table_id in self._find_neglected(now):
+                if table_id not in self._places:
+                    self._start(pool, table_id)
         return following
+
+    def _tell(self, table_id: str) -> None:
+        """Tell who tends a table that there is more."""
+        place = self._places[table_id]
+        place.tending.bell.ring()
+        if place.result.done():
+            # It may not have heard it.
+            self._bell.ring()
+
+    def _start(self, pool: ThreadPoolExecutor, table_id: str) -> float:
+        """Tend a table if there is a place for it; in how many seconds, if it has to rest."""
+        rest = self._resting.pop(table_id, 0.0) - time.monotonic()
+        if rest > 0:
+            self._resting[table_id] = rest + time.monotonic()
+            return rest
+        if len(self._places) >= self._concurrency:
+            self._crowded = True
+            if any(place.result.done() for place in self._places.values()):
+                # It ended before it could know that its place is wanted.
+                self._bell.ring()
+            return float("inf")
+        tending = self._new_tending()
+        result = pool.submit(self._tend, tending.run, table_id)
+        self._places[table_id] = _Place(tending, result)
+        result.add_done_callback(lambda _: self._ended(tending))
+        return float("inf")
+
+    def _ended(self, tending: Tending) -> None:
+        if self._crowded or tending.bell.has_rung():
+            self._bell.ring()
 
     def _find_work(self) -> list[Work]:
         now = self._store.clock.now_ms()
         with self._store.read() as session:
             return queue.find_work(session, owner=self.owner, now=now)
 
+    def _find_neglected(self, now: int) -> list[str]:
+        with self._store.read() as session:
+            return queue.find_neglected(session, now=now, before=now - _UPKEEP_RETRY_MS)
+
     # --- one table ------------------------------------------------------------------------
 
-    def _tend(self, table_id: str, *, force: bool = False) -> Published | None:
-        """Publish a table and look after its log; None where another worker does, or it is gone.
+    def _new_tending(self) -> Tending:
+        started = time.monotonic()
 
-        Never raises: the other tables go on.
-        """
+        def go_on() -> bool:
+            if self._stopping:
+                return False
+            return not self._crowded or time.monotonic() - started < _TURN_SECONDS
+
+        return Tending(
+            self._store,
+            self._publisher,
+            self._upkeep,
+            owner=self.owner,
+            lease_seconds=self._lease_seconds,
+            go_on=go_on,
+        )
+
+    def _tend(self, work: Callable[[str], Published | None], table_id: str) -> Published | None:
+        """Tend a table; never raises: the other tables go on."""
         try:
-            return self._tend_table(table_id, force=force)
+            return work(table_id)
         except Exception as error:  # noqa: BLE001 - one table must not end the worker
             failure = str(error) if isinstance(error, DeltaLakeDbError) else repr(error)
             self._store.metrics.count("mirror_failures_total")
             warning("mirror_table_failed", lambda: {"table_id": table_id, "error": failure})
+            self._resting[table_id] = time.monotonic() + _REST_SECONDS
             return None
-
-    def _tend_table(self, table_id: str, *, force: bool) -> Published | None:
-        table = self._table(table_id)
-        if table is None:
-            return None
-        lease = Lease.take(self._store, table_id, self.owner, seconds=self._lease_seconds)
-        if lease is None:
-            return None
-        try:
-            published = self._publisher.publish(
-                table, force=force, go_on=lambda: lease.hold() and not self._stop.is_set()
-            )
-            if published.last_version is not None and published.outcome is not Outcome.DRIFTED:
-                self._upkeep.tend(table, published.last_version)
-            return published
-        finally:
-            lease.release()
-
-    def _table(self, table_id: str) -> TableRecord | None:
-        with self._store.read() as session:
-            return self._store.table_by_id(session, table_id)

@@ -16,8 +16,6 @@ from deltalakedb.store.queries import load_queries, rewrite
 from deltalakedb.store.relations import Relation
 
 if TYPE_CHECKING:
-    from threading import Event
-
     import pyarrow as pa
 
     from deltalakedb.errors import DeltaLakeDbError
@@ -180,14 +178,6 @@ class Session(ABC):
         return text
 
 
-class Listener:
-    """Waits for word of new work. Without a channel it only waits."""
-
-    def wait(self, seconds: float, stop: Event) -> None:
-        """Until there is word, or `stop`, or the time is over."""
-        stop.wait(seconds)
-
-
 class Dialect(ABC):
     """An engine, reached through a pool of connections."""
 
@@ -226,9 +216,12 @@ class Dialect(ABC):
         """Tell waiting workers that there is something to publish; never raises."""
 
     @contextmanager
-    def listen(self) -> Iterator[Listener]:
-        """A listener for `wake_workers` of any process."""
-        yield Listener()
+    def listen(self, ring: Callable[[], None]) -> Iterator[None]:  # noqa: ARG002 - not here
+        """Inside, `ring` is called whenever `wake_workers` was, by any process; maybe more often.
+
+        Without a channel it never is.
+        """
+        yield
 
     @abstractmethod
     def lock_migrations(self, session: Session) -> None:

@@ -97,9 +97,9 @@ def mark_failed(
     kind: ErrorKind,
     next_attempt_at: int,
     now: int,
-) -> None:
-    """A try to publish has failed; nothing happens where another one succeeded meanwhile."""
-    session.changed(
+) -> bool:
+    """A try to publish has failed; False, and nothing, where another one succeeded meanwhile."""
+    changed = session.changed(
         "mark_failed",
         table_id=table_id,
         version=version,
@@ -108,12 +108,25 @@ def mark_failed(
         next_attempt_at=next_attempt_at,
         now=now,
     )
+    return changed > 0
 
 
 def find_work(session: Session, *, owner: str, now: int) -> list[Work]:
-    """Every table with something to publish; `busy` where another worker tends it."""
+    """Every table with something to publish, longest first; `busy` where another worker has it."""
     rows = session.run("mirror_work", owner=owner, now=now)
     return [Work(row[0], int(row[1]), bool(row[2]), bool(row[3])) for row in rows]
+
+
+def find_neglected(session: Session, *, now: int, before: int) -> list[str]:
+    """The tables whose last worker died, or met an error after publishing and before `before`."""
+    session.read_all()
+    return [row[0] for row in session.run("mirror_neglected", now=now, before=before)]
+
+
+def newest_published(session: Session, table_id: str) -> int | None:
+    """The newest version whose commit file is there."""
+    row = session.one("mirror_newest", table_id=table_id)
+    return None if row is None else int(row[0])
 
 
 def mirror_table(session: Session, table_id: str) -> MirrorTable:
@@ -125,15 +138,26 @@ def mirror_table(session: Session, table_id: str) -> MirrorTable:
     return MirrorTable(row[0], int(row[1]), int(row[2]), row[3], row[4], int(row[5]), drift)
 
 
+class Taken(NamedTuple):
+    """A lease that was taken."""
+
+    generation: int
+    was_left: bool
+    """Whether the last one to have it died, or could not finish."""
+
+
 def take_lease(
     session: Session, table_id: str, *, owner: str, now: int, expires_at: int
-) -> int | None:
-    """The generation of the lease that `owner` has now, or None while another holds it."""
-    session.changed("begin_mirror_table", table_id=table_id, now=now)
-    taken = session.changed(
-        "take_lease", table_id=table_id, owner=owner, now=now, expires_at=expires_at
-    )
-    return mirror_table(session, table_id).generation if taken else None
+) -> Taken | None:
+    """The lease that `owner` has now, or None while another holds it."""
+    before = mirror_table(session, table_id)
+    if before.generation == 0:
+        session.changed("begin_mirror_table", table_id=table_id, now=now)
+    row = session.one("take_lease", table_id=table_id, owner=owner, now=now, expires_at=expires_at)
+    if row is None:
+        return None
+    was_left = before.owner not in (None, owner) or before.checkpoint_error is not None
+    return Taken(int(row[0]), was_left)
 
 
 def renew_lease(

@@ -39,7 +39,6 @@ from deltalakedb.store.arrow import batches_of_rows, schema_of
 from deltalakedb.store.dialect import (
     KEY_PARAMETERS,
     Dialect,
-    Listener,
     Row,
     Session,
     T,
@@ -456,14 +455,11 @@ class PostgresDialect(Dialect):
             self._notifier.send()
 
     @contextmanager
-    def listen(self) -> Iterator[Listener]:
-        from deltalakedb.store.postgres_notify import PostgresListener
+    def listen(self, ring: Callable[[], None]) -> Iterator[None]:
+        from deltalakedb.store.postgres_notify import listening
 
-        listener = PostgresListener(self._connect)
-        try:
-            yield listener
-        finally:
-            listener.close()
+        with listening(self._connect, ring):
+            yield
 
     def lock_migrations(self, session: Session) -> None:
         """An advisory lock until the transaction ends; the schema is made if it is named."""

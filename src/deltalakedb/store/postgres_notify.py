@@ -7,20 +7,16 @@ server is away: whoever waits then just waits.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any, Final
 
 import psycopg
 
 from deltalakedb.errors import DeltaLakeDbError
-from deltalakedb.store.dialect import Listener
-
-if TYPE_CHECKING:
-    from threading import Event
 
 CHANNEL: Final = "deltalakedb_mirror"
-# How long a wait may overlook that it shall stop.
+# How long a listener may overlook that it shall end, and how long it leaves a dead server alone.
 _SLICE_SECONDS: Final = 0.5
 
 Connect = Callable[[], "psycopg.Connection[Any]"]
@@ -40,14 +36,22 @@ class Notifier:
     def send(self) -> None:
         """Tell whoever listens."""
         with self._lock:
-            try:
-                if self._connection is None or self._connection.closed:
-                    self._connection = self._connect()
-                    # Word that is lost with the server is no loss.
-                    self._connection.execute("SET synchronous_commit = off")
-                self._connection.execute(f"NOTIFY {CHANNEL}")
-            except (psycopg.Error, DeltaLakeDbError):
-                self._drop()
+            is_old = self._connection is not None
+            # A connection that has been lying here may have died with its server.
+            if not self._try() and is_old:
+                self._try()
+
+    def _try(self) -> bool:
+        try:
+            if self._connection is None or self._connection.closed:
+                self._connection = self._connect()
+                # Word that is lost with the server is no loss.
+                self._connection.execute("SET synchronous_commit = off")
+            self._connection.execute(f"NOTIFY {CHANNEL}")
+        except (psycopg.Error, DeltaLakeDbError):
+            self._drop()
+            return False
+        return True
 
     def close(self) -> None:
         """Give the connection back."""
@@ -60,33 +64,30 @@ class Notifier:
         self._connection = None
 
 
-class PostgresListener(Listener):
-    """Waits for word on a connection of its own."""
+@contextmanager
+def listening(connect: Connect, ring: Callable[[], None]) -> Iterator[None]:
+    """Call `ring` for every word that comes while the block lasts, from a thread of its own."""
+    ended = threading.Event()
+    thread = threading.Thread(
+        target=_listen, args=(connect, ring, ended), name="deltalakedb-listener", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
-    def __init__(self, connect: Connect) -> None:
-        self._connect = connect
-        self._connection: psycopg.Connection[Any] | None = None
 
-    def wait(self, seconds: float, stop: Event) -> None:
-        end = time.monotonic() + seconds
-        while not stop.is_set():
-            left = end - time.monotonic()
-            if left <= 0:
-                return
-            try:
-                if self._connection is None or self._connection.closed:
-                    self._connection = self._connect()
-                    self._connection.execute(f"LISTEN {CHANNEL}")
-                    return  # what came before the channel was open must be looked for
-                slice_ = min(left, _SLICE_SECONDS)
-                for _ in self._connection.notifies(timeout=slice_, stop_after=1):
-                    return
-            except (psycopg.Error, DeltaLakeDbError):
-                self.close()
-                stop.wait(min(left, _SLICE_SECONDS))
-
-    def close(self) -> None:
-        """Give the connection back."""
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
+def _listen(connect: Connect, ring: Callable[[], None], ended: threading.Event) -> None:
+    while not ended.is_set():
+        try:
+            with closing(connect()) as connection:
+                connection.execute(f"LISTEN {CHANNEL}")
+                # What came before the channel was open must be looked for.
+                ring()
+                while not ended.is_set():
+                    for _ in connection.notifies(timeout=_SLICE_SECONDS, stop_after=1):
+                        ring()
+        except (psycopg.Error, DeltaLakeDbError):
+            ended.wait(_SLICE_SECONDS)

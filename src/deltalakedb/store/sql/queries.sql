@@ -344,7 +344,7 @@ DELETE FROM dl_paged_tables WHERE table_id = :table_id;
 -- name: mirror_backlog
 -- What is still to be published of a table, oldest first. A large payload is fetched by itself.
 SELECT m.version, m.attempts, m.digest, m.payload_bytes,
-       CASE WHEN m.payload_bytes <= 1000000 THEN m.payload END, m.next_attempt_at, m.created_at,
+       CASE WHEN m.payload_bytes <= 100000 THEN m.payload END, m.next_attempt_at, m.created_at,
        t.drift IS NOT NULL
 FROM dl_mirror_status AS m
 LEFT JOIN dl_mirror_tables AS t ON t.table_id = m.table_id
@@ -374,14 +374,30 @@ UPDATE dl_mirror_status SET next_attempt_at = 0, updated_at = :now
 WHERE table_id = :table_id AND status <> 'SUCCEEDED' AND next_attempt_at > 0;
 
 -- name: mirror_work
--- The tables that have something to publish: since when their oldest version waits, until when it
--- shall wait, and whether somebody else tends them at :now.
+-- The tables that have something to publish, those first that wait longest: until when they shall
+-- wait, and whether somebody else tends them at :now.
 SELECT m.table_id, m.next_attempt_at, t.drift IS NOT NULL,
        coalesce(t.owner <> :owner AND t.expires_at > :now, false)
 FROM (SELECT table_id, min(version) AS version FROM dl_mirror_status
       WHERE status <> 'SUCCEEDED' GROUP BY table_id) AS oldest
 JOIN dl_mirror_status AS m ON m.table_id = oldest.table_id AND m.version = oldest.version
-LEFT JOIN dl_mirror_tables AS t ON t.table_id = m.table_id;
+LEFT JOIN dl_mirror_tables AS t ON t.table_id = m.table_id
+ORDER BY m.created_at, m.table_id;
+
+-- name: mirror_neglected
+-- The tables whose last worker died (its lease is over, and was not given back), or could not finish
+-- checkpoint, checksum or clean-up, with no try since :before.
+SELECT m.table_id FROM dl_mirror_tables AS m
+JOIN dl_tables AS t ON t.table_id = m.table_id
+WHERE m.drift IS NULL AND m.expires_at <= :now
+  AND (m.owner IS NOT NULL OR (m.checkpoint_error IS NOT NULL AND m.updated_at <= :before))
+ORDER BY m.updated_at, m.table_id;
+
+-- name: mirror_newest
+-- The newest version whose commit file is there.
+SELECT version FROM dl_mirror_status
+WHERE table_id = :table_id AND status = 'SUCCEEDED'
+ORDER BY version DESC LIMIT 1;
 
 -- name: mirror_backlog_size
 SELECT count(*) FROM dl_mirror_status WHERE table_id = :table_id AND status <> 'SUCCEEDED';
@@ -416,7 +432,8 @@ ON CONFLICT (table_id) DO NOTHING;
 -- A lease that is free, expired or one's own.
 UPDATE dl_mirror_tables
 SET owner = :owner, generation = generation + 1, expires_at = :expires_at, updated_at = :now
-WHERE table_id = :table_id AND (owner IS NULL OR owner = :owner OR expires_at <= :now);
+WHERE table_id = :table_id AND (owner IS NULL OR owner = :owner OR expires_at <= :now)
+RETURNING generation;
 
 -- name: renew_lease
 UPDATE dl_mirror_tables SET expires_at = :expires_at, updated_at = :now

@@ -1,10 +1,13 @@
 """Processes that can be killed: forked from one that has imported everything, within milliseconds.
 
 `Nursery` starts a helper process; the helper forks a child for each job, tells when it ends, and
-kills it on demand (it alone reaps, so a number is never some other process's). When the helper's
+signals it on demand (it alone reaps, so a number is never some other process's). When the helper's
 standard input ends, because the test process ended in whatever way, it kills all children and goes.
+
+What children can do is in a module of the tests that has a function `run(job)`.
 """
 
+import importlib
 import json
 import os
 import selectors
@@ -15,7 +18,7 @@ import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType, ModuleType, TracebackType
 from typing import Any, Self
 
 Job = Mapping[str, Any]
@@ -33,7 +36,15 @@ class Child:
 
     def kill(self) -> None:
         """End it with SIGKILL, wherever it is, unless it ended already."""
-        self._nursery.send({"kill": self._number})
+        self._nursery.send({"signal": signal.SIGKILL, "to": self._number})
+
+    def pause(self) -> None:
+        """Let it hang (SIGSTOP)."""
+        self._nursery.send({"signal": signal.SIGSTOP, "to": self._number})
+
+    def resume(self) -> None:
+        """Let it go on (SIGCONT)."""
+        self._nursery.send({"signal": signal.SIGCONT, "to": self._number})
 
     def wait(self) -> int:
         """Its exit status; -9 after SIGKILL."""
@@ -43,15 +54,15 @@ class Child:
 
 
 class Nursery:
-    """The test's side. Children write what goes wrong to `log`."""
+    """The test's side. Children write what goes wrong to `log`; `jobs` is what they can do."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, *, jobs: str) -> None:
         self.log = log
         self._children: list[Child] = []
-        paths = [_FOLDER.parent, *sys.path]
+        paths = [_FOLDER, *sys.path]
         with log.open("ab") as file:
             self._process = subprocess.Popen(
-                [sys.executable, str(_FOLDER / "nursery.py")],
+                [sys.executable, str(_FOLDER / "nursery.py"), jobs],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,
@@ -74,7 +85,7 @@ class Nursery:
             self._process.wait()
 
     def start(self, job: Job) -> Child:
-        """Run a job (see `jobs.py`) in a process of its own."""
+        """Run a job in a process of its own."""
         child = Child(self, len(self._children))
         self._children.append(child)
         self.send({"start": len(self._children) - 1, "job": job})
@@ -102,7 +113,7 @@ class Nursery:
 # --- the helper's side --------------------------------------------------------------------
 
 
-def _fork(job: Job, selector: selectors.BaseSelector) -> int:
+def _fork(jobs: ModuleType, job: Job, selector: selectors.BaseSelector) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -115,9 +126,7 @@ def _fork(job: Job, selector: selectors.BaseSelector) -> int:
     os.dup2(2, 1)
     status = 1
     try:
-        from concurrency.jobs import run
-
-        run(job)
+        jobs.run(job)
         status = 0
     except BaseException:  # noqa: BLE001 - the process ends here, and says why
         traceback.print_exc()
@@ -140,8 +149,7 @@ def _on_child(number: int, frame: FrameType | None) -> None:
 
 def main() -> None:
     """Obey the lines of standard input until it ends."""
-    import concurrency.jobs  # noqa: F401 - imported once, for all children
-
+    jobs = importlib.import_module(sys.argv[1])  # once, for all children
     woken, wake = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(wake, False)
@@ -167,12 +175,12 @@ def main() -> None:
             *lines, unread = (unread + data).split(b"\n")
             for message in map(json.loads, lines):
                 if "start" in message:
-                    pids[_fork(message["job"], selector)] = message["start"]
+                    pids[_fork(jobs, message["job"], selector)] = message["start"]
                     continue
                 for pid, number in pids.items():
-                    if number == message["kill"]:
+                    if number == message["to"]:
                         with suppress(ProcessLookupError):
-                            os.kill(pid, signal.SIGKILL)
+                            os.kill(pid, message["signal"])
 
 
 if __name__ == "__main__":

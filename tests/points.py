@@ -1,0 +1,85 @@
+"""Points at which a process can be made to die: between any two things that it does outside itself.
+
+Every statement to the catalog and every call of an object store can be a point, and whatever the
+code under test calls a step. Points are counted from one, in whichever thread they are reached.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from deltalakedb.storage import Storage
+from deltalakedb.store.dialect import Session
+from deltalakedb.store.duckdb import DuckdbSession
+from deltalakedb.store.postgres import PostgresSession
+from deltalakedb.store.sqlite import SqliteSession
+from deltalakedb.store.url import Engine
+
+_SESSIONS: Mapping[Engine, type[Session]] = {
+    "postgres": PostgresSession,
+    "sqlite": SqliteSession,
+    "duckdb": DuckdbSession,
+}
+_STORAGE = ("get", "head", "put", "put_if_absent", "settle", "update", "delete_many")
+
+
+class Points:
+    """Counts the points that are reached, and ends the process at one of them."""
+
+    def __init__(self, fatal: int, labels: Path) -> None:
+        self._fatal = fatal
+        self._labels = labels
+        self._reached: int | None = None
+        self._lock = threading.Lock()
+
+    def arm(self) -> None:
+        """Count from now on."""
+        self._reached = 0
+
+    def disarm(self) -> None:
+        """Count no more."""
+        self._reached = None
+
+    def reach(self, label: str) -> None:
+        """Pass a point, or die there; then the file of labels says where."""
+        with self._lock:
+            if self._reached is None:
+                return
+            self._reached += 1
+            if self._reached == self._fatal:
+                with self._labels.open("a") as file:
+                    file.write(f"{label}\n")
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    # What follows is for a process that is going to end anyway.
+
+    def watch_statements(self, engine: Engine) -> None:
+        """Make every statement a point."""
+        session = _SESSIONS[engine]
+        for name in ("execute", "execute_count", "insert"):
+            setattr(session, name, self._before(getattr(session, name), "statement"))
+
+    def watch_storage(self) -> None:
+        """Make a point before and after every call of an object store."""
+        for name in _STORAGE:
+            watched = self._before(getattr(Storage, name), "before")
+            setattr(Storage, name, self._after(watched))
+
+    def _before(self, method: Callable[..., Any], label: str) -> Callable[..., Any]:
+        def counted(*arguments: Any, **options: Any) -> Any:
+            self.reach(f"{label} {method.__name__}")
+            return method(*arguments, **options)
+
+        counted.__name__ = method.__name__
+        return counted
+
+    def _after(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **options: Any) -> Any:
+            found = method(*arguments, **options)
+            self.reach(f"after {method.__name__}")
+            return found
+
+        return counted
