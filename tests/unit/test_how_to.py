@@ -60,3 +60,7 @@ def test_retention(run: Callable[[str], list[str]]) -> None:
             "{'version': 2, 'path': '1.parquet', 'kept': True}]"
         ),
     ]
+
+
+def test_publishing(run: Callable[[str], list[str]]) -> None:
+    assert run("mirror.md") == ["published", "1", "sales.orders 2 caught up"]
