@@ -132,17 +132,14 @@ def checkpointed(*files: Path) -> State:
     for row in _rows(files):
         name = next(iter(row))
         if name in ("add", "remove"):
-            assert row[name].pop("dataChange") is False
-            row[name].pop("stats_parsed", None)
-            row[name].pop("partitionValues_parsed", None)
-            known = state.adds if name == "add" else state.removes
-            assert _key(row[name]) not in known, "a file is there twice"
+            assert row[name]["dataChange"] is False
+            key = _key(row[name])
+            assert key not in state.adds, "a file is there twice"
+            assert key not in state.removes, "a file is there twice"
         elif name == "domainMetadata":
             assert row[name]["removed"] is False
-        elif name in ("txn", "protocol", "metaData"):
-            pass
         else:
-            assert name in ("checkpointMetadata", "sidecar")
+            assert name in ("txn", "protocol", "metaData", "checkpointMetadata", "sidecar")
         _apply(state, [row])
     return state
 

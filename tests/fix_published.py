@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-from collections.abc import Iterator, Mapping
+import struct
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distribution
 from pathlib import Path
@@ -18,10 +19,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from deltalakedb.actions import z85
+from deltalakedb.actions.arrow import schema_to_arrow
 from deltalakedb.actions.partition import encode_partition_value, partition_path
-from deltalakedb.actions.schema import DataType, physical_name
+from deltalakedb.actions.schema import ColumnPath, DataType, StructType, physical_name
+from deltalakedb.actions.statistics import Statistics, encode_stats
+from deltalakedb.deltalog.checkpoint_schema import has_bounds
 from deltalakedb.lake import Lake
-from deltalakedb.storage import Storage, open_storage
+from deltalakedb.snapshot.deletion_vectors import MAGIC
+from deltalakedb.storage import Storage, local_path, open_storage
 from deltalakedb.store import TableRecord
 from deltalakedb.table import Table
 
@@ -41,7 +47,9 @@ def storage_of(table: Table) -> Storage:
 
 
 def folder_of(table: Table) -> Path:
-    return Path(table.location.removeprefix("file://"))
+    found = local_path(table.location)
+    assert found is not None
+    return found
 
 
 def log_of(table: Table) -> Path:
@@ -77,14 +85,12 @@ def publish(lake: Lake, table: Table, *, at_ms: int | None = None) -> int:
 
 
 def write_file(
-    table: Table,
-    rows: pa.Table,
-    values: Mapping[str, Any] | None = None,
-    *,
-    stats: Json | None = None,
-    base_row_id: int | None = None,
+    table: Table, rows: Sequence[Json], values: Mapping[str, Any] | None = None, **fields: Any
 ) -> Json:
-    """Write a data file with rows (without partition columns); the action that adds it."""
+    """Write rows (without partition columns) to a data file; the action that adds it.
+
+    `fields` are further fields of the action.
+    """
     snapshot = table.snapshot()
     given = dict(values or {})
     columns = [snapshot.schema.field(name) for name in snapshot.partition_columns]
@@ -95,18 +101,94 @@ def write_file(
     path = f"{directory}/{name}" if directory else name
     target = folder_of(table) / unquote(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(rows, target)
+    data = StructType(tuple(f for f in snapshot.schema.fields if f not in columns))
+    arrow = schema_to_arrow(data, physical=True)
+    pq.write_table(pa.Table.from_pylist([_stored(row, data) for row in rows], arrow), target)
     body: Json = {
         "path": path,
         "partitionValues": {n: encode_partition_value(typed[n], types[n]) for n in types},
         "size": target.stat().st_size,
         "modificationTime": 1_700_000_000_000,
         "dataChange": True,
-        "stats": json.dumps({"numRecords": rows.num_rows, **(stats or {})}),
+        "stats": statistics_of(rows, data),
     }
-    if base_row_id is not None:
-        body |= {"baseRowId": base_row_id, "defaultRowCommitVersion": table.version + 1}
-    return {"add": body}
+    return {"add": {**body, **fields}}
+
+
+def _stored(value: Any, kind: DataType) -> Any:
+    """A value with the names that its columns have in files."""
+    if not isinstance(kind, StructType) or value is None:
+        return value
+    return {physical_name(f): _stored(value.get(f.name), f.type) for f in kind.fields}
+
+
+def statistics_of(rows: Sequence[Json], schema: StructType) -> str:
+    """Exact statistics of rows, as JSON text."""
+    low: dict[ColumnPath, Any] = {}
+    high: dict[ColumnPath, Any] = {}
+    nulls: dict[ColumnPath, int] = {}
+    for path, kind in schema.leaf_columns():
+        found = [value for value in (_inside(row, path) for row in rows) if value is not None]
+        nulls[path] = len(rows) - len(found)
+        if found and has_bounds(kind):
+            low[path], high[path] = min(found), max(found)
+    return encode_stats(Statistics(len(rows), low, high, nulls), schema)
+
+
+def _inside(value: Any, path: ColumnPath) -> Any:
+    for step in path:
+        value = None if value is None else value.get(step)
+    return value
+
+
+def inline_vector(rows: Collection[int]) -> Json:
+    """The descriptor of a deletion vector that stands in the log itself."""
+    data = bitmap(rows)
+    return {
+        "storageType": "i",
+        "pathOrInlineDv": z85.encode(data + bytes(-len(data) % 4)),
+        "sizeInBytes": len(data),
+        "cardinality": len(rows),
+    }
+
+
+def stored_vector(table: Table, rows: Collection[int]) -> Json:
+    """A deletion vector in a file of the table; its descriptor."""
+    data, name = bitmap(rows), uuid4()
+    content = b"\x01" + struct.pack(">i", len(data)) + data + struct.pack(">I", zlib.crc32(data))
+    (folder_of(table) / f"deletion_vector_{name}.bin").write_bytes(content)
+    return {
+        "storageType": "u",
+        "pathOrInlineDv": z85.encode(name.bytes),
+        "offset": 1,
+        "sizeInBytes": len(data),
+        "cardinality": len(rows),
+    }
+
+
+def bitmap(rows: Iterable[int]) -> bytes:
+    """The portable form without runs."""
+    groups: dict[int, dict[int, list[int]]] = {}
+    for row in sorted(rows):
+        groups.setdefault(row >> 32, {}).setdefault(row >> 16 & 0xFFFF, []).append(row & 0xFFFF)
+    out = struct.pack("<IQ", MAGIC, len(groups))
+    for high, containers in groups.items():
+        bodies = [_body(values) for values in containers.values()]
+        out += struct.pack("<III", high, 12346, len(containers))
+        for key, values in containers.items():
+            out += struct.pack("<HH", key, len(values) - 1)
+        position = 8 + 8 * len(containers)
+        for body in bodies:
+            out += struct.pack("<I", position)
+            position += len(body)
+        out += b"".join(bodies)
+    return out
+
+
+def _body(values: list[int]) -> bytes:
+    if len(values) <= 4096:
+        return struct.pack(f"<{len(values)}H", *values)
+    return sum(1 << value for value in values).to_bytes(8192, "little")
 
 
 # --- readers ------------------------------------------------------------------------------
@@ -124,8 +206,8 @@ class Readers:
         query = QueryBuilder().register("t", DeltaTable(str(folder)))
         return pa.table(query.execute("SELECT * FROM t").read_all())
 
-    def duckdb(self, folder: Path) -> pa.Table:
-        self.connection.execute(f"SELECT * FROM delta_scan('{folder}')")
+    def duckdb(self, folder: Path, where: str = "true") -> pa.Table:
+        self.connection.execute(f"SELECT * FROM delta_scan('{folder}') WHERE {where}")
         return self.connection.to_arrow_table()
 
     def polars(self, folder: Path) -> pa.Table:

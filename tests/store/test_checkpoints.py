@@ -23,6 +23,7 @@ from deltalakedb.lake import Lake
 from deltalakedb.mirror.checkpoint import checkpoint_due, write_checkpoint, write_checksum
 from deltalakedb.table import Table
 
+from fix_delta_log import PROTOCOL, metadata, write_commit
 from fix_lake import add, deletion_vector, remove, schema_json
 from fix_published import log_of, publish, record_of, storage_of
 
@@ -141,6 +142,43 @@ def test_tombstones_stay_until_they_expire(lake: Lake, make_table: Any, clock: M
     assert "a" not in stamped
     assert "a" in removed(start - 2 * DAY_MS)
     assert removed(start + 3 * DAY_MS) == set()
+
+
+def test_of_a_file_that_was_removed_twice_there_is_one_tombstone(
+    lake: Lake, tmp_path: Path, clock: ManualClock
+) -> None:
+    now = clock.now_ms()
+    later = {"path": "f", "deletionTimestamp": now + 2, "dataChange": True}
+    for version, actions in enumerate(
+        (
+            [PROTOCOL, metadata(), add("f")],
+            [{"remove": {**later, "deletionTimestamp": now + 1}}],
+            [{"remove": later}],
+            [add("g")],
+        )
+    ):
+        write_commit(tmp_path / "odd", version, actions, at_ms=now + version)
+    table = lake.import_table(str(tmp_path / "odd"), name="odd")
+    checkpoint(lake, table)
+    (file,) = log_of(table).glob("*.checkpoint.parquet")
+    found = checkpointed(file)
+    assert found == replayed(log_of(table), 3)
+    assert found.removes["f", ""]["deletionTimestamp"] == now + 2
+
+
+def test_a_deletion_that_is_far_ahead_of_its_commit_is_not_believed(
+    lake: Lake, make_table: Any, clock: ManualClock
+) -> None:
+    table = make_table()
+    table.commit([add("f")])
+    gone = {"path": "f", "dataChange": True, "deletionTimestamp": clock.now_ms() + 30 * DAY_MS}
+    table.commit([{"remove": gone}])
+    version = publish(lake, table)
+    file = log_of(table) / f"{version:020d}.checkpoint.parquet"
+    for days, kept in ((7, True), (9, False)):
+        file.unlink(missing_ok=True)
+        checkpoint(lake, table, now_ms=clock.now_ms() + days * DAY_MS)
+        assert bool(checkpointed(file).removes) == kept
 
 
 def test_app_transactions_expire_only_where_the_table_says_so(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
@@ -21,6 +21,8 @@ from deltalakedb.snapshot.deletion_vectors import (
     parse_bitmap,
 )
 
+from fix_published import bitmap
+
 UUID_TEXT = "67bc892e-2979-4760-a78c-856aba39d0c9"
 DENSE = set(range(0, 65_536, 3))
 EXAMPLES: dict[str, set[int]] = {
@@ -31,31 +33,6 @@ EXAMPLES: dict[str, set[int]] = {
     "several containers": {1, 70_000, 70_001, 400_000, *range(200_000, 200_100)},
     "beyond 32 bits": {7, 2**32 + 9, 2**33},
 }
-
-
-def bitmap(rows: Iterable[int]) -> bytes:
-    """The portable form without runs."""
-    groups: dict[int, dict[int, list[int]]] = {}
-    for row in sorted(rows):
-        groups.setdefault(row >> 32, {}).setdefault(row >> 16 & 0xFFFF, []).append(row & 0xFFFF)
-    out = struct.pack("<IQ", MAGIC, len(groups))
-    for high, containers in groups.items():
-        bodies = [_body(values) for values in containers.values()]
-        out += struct.pack("<III", high, 12346, len(containers))
-        for key, values in containers.items():
-            out += struct.pack("<HH", key, len(values) - 1)
-        position = 8 + 8 * len(containers)
-        for body in bodies:
-            out += struct.pack("<I", position)
-            position += len(body)
-        out += b"".join(bodies)
-    return out
-
-
-def _body(values: list[int]) -> bytes:
-    if len(values) <= 4096:
-        return struct.pack(f"<{len(values)}H", *values)
-    return sum(1 << value for value in values).to_bytes(8192, "little")
 
 
 def run_bitmap(containers: dict[int, list[tuple[int, int]]]) -> bytes:
