@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from deltalakedb.clock import Clock
     from deltalakedb.mirror.expire import Expired, OlderThan
+    from deltalakedb.mirror.findings import Verification
     from deltalakedb.mirror.restore import Restored
     from deltalakedb.store import TableRecord
     from deltalakedb.store.dialect import Session
@@ -204,6 +205,23 @@ class Lake:
                     "is in the way), or pass force=True to lose them",
                 )
             self.store.forget_table(session, record.table_id)
+
+    # --- the log against the catalog ------------------------------------------------------
+
+    def verify(
+        self, name: str, *, progress: Callable[[int, int], None] | None = None
+    ) -> Verification:
+        """Compare a table with its `_delta_log`: digests of all commits, states, checkpoints.
+
+        Nothing is changed, and other processes may go on. The result says what was compared and
+        what differs, by version and object; `ok` is the short answer. `progress` is called with
+        the number of versions looked at so far, and of all.
+        """
+        from deltalakedb.mirror.verify import verify_table
+
+        record = self._record(name)
+        storage = self.open_storage(record.location)
+        return verify_table(self.store, storage, record, progress=progress)
 
     # --- old versions ---------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ def open_history(listing: LogListing, spool: Spool, *, location: str) -> OpenHis
         first = plan.base_pieces[0] if plan.base_pieces else None
         if isinstance(first, Checkpoint):
             try:
-                _fetch_checkpoint(first, spool)
+                fetch_checkpoint(first, spool)
             except InvalidLogError as error:
                 damage = damage or error
                 _drop(listing, first)
@@ -116,7 +116,7 @@ def _drop(listing: LogListing, checkpoint: Checkpoint) -> None:
         del listing.checkpoints[checkpoint.version]
 
 
-def _fetch_checkpoint(checkpoint: Checkpoint, spool: Spool) -> None:
+def fetch_checkpoint(checkpoint: Checkpoint, spool: Spool) -> None:
     """Bring a checkpoint here and look into its files; InvalidLogError where one is no good."""
     try:
         for file in checkpoint.files:

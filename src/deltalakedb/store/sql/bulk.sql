@@ -35,3 +35,11 @@ SELECT 1 FROM dl_table_versions WHERE table_id = :table_id AND version = :versio
 -- name: expire_pages
 -- Pages that serve no version from :keep on.
 DELETE FROM dl_file_pages WHERE table_id = :table_id AND valid_to <= :keep;
+
+-- name: recorded_commits
+-- What the catalog has of the commit files of some versions, in their order.
+SELECT m.version, m.status, m.digest, m.payload_bytes, v.committed_at, v.live_files, v.live_bytes
+FROM dl_mirror_status AS m
+JOIN dl_table_versions AS v ON v.table_id = m.table_id AND v.version = m.version
+WHERE m.table_id = :table_id AND m.version >= :first AND m.version <= :last
+ORDER BY m.version LIMIT :limit;
