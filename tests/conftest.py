@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["fix_postgres", "fix_store", "fix_lake", "fix_golden", "fix_s3", "fix_published"]
+pytest_plugins = [
+    "fix_postgres",
+    "fix_store",
+    "fix_lake",
+    "fix_golden",
+    "fix_s3",
+    "fix_published",
+    "fix_spark",
+]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SOAK = os.environ.get("DELTALAKEDB_SOAK") == "1"

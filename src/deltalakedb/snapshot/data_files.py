@@ -102,7 +102,7 @@ class ReadRequest:
 
 def read_data_file(layout: TableLayout, file: DataFile, request: ReadRequest) -> Iterator[Any]:
     """The rows of a file as record batches with the requested columns."""
-    deleted = _deleted_rows(layout, file)
+    deleted = deleted_rows(layout, file)
     with layout.files.open(file.path) as source:
         try:
             yield from _FileReader(layout, file, request, deleted, source).batches()
@@ -118,7 +118,8 @@ def empty_rows(count: int) -> Any:
     return pa.RecordBatch.from_struct_array(rows)
 
 
-def _deleted_rows(layout: TableLayout, file: DataFile) -> DeletedRows | None:
+def deleted_rows(layout: TableLayout, file: DataFile) -> DeletedRows | None:
+    """The rows that the deletion vector of a file hides, or None where it has none."""
     if not file.deletion_vector:
         return None
     descriptor = _descriptor(file)

@@ -47,16 +47,21 @@ _READ_AHEAD: Final = 4
 def dataset_of(snapshot: Snapshot, where: Any = None) -> SnapshotDataset:
     """The rows of a snapshot that fulfil `where`, whatever form `parse_where` takes it in."""
     predicate = predicate_of(where, snapshot.metadata)
-    layout = _layout(
+    layout = layout_of(snapshot)
+    if predicate is None:
+        return SnapshotDataset(layout, CatalogFiles(snapshot, Constant(value=True)))
+    return SnapshotDataset(layout, CatalogFiles(snapshot, predicate), expression_of(predicate))
+
+
+def layout_of(snapshot: Snapshot) -> TableLayout:
+    """What all files of a snapshot have in common."""
+    return _layout(
         snapshot.table.location,
         snapshot.schema,
         snapshot.partition_columns,
         TableProperties(snapshot.properties).column_mapping_mode,
         snapshot.storage_options,
     )
-    if predicate is None:
-        return SnapshotDataset(layout, CatalogFiles(snapshot, Constant(value=True)))
-    return SnapshotDataset(layout, CatalogFiles(snapshot, predicate), expression_of(predicate))
 
 
 def open_dataset(

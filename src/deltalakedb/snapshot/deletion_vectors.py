@@ -82,6 +82,18 @@ class DeletedRows:
         key = max(self._containers)
         return (key << 16) + self._containers[key].last
 
+    def numbers(self) -> pa.Array:
+        """All of them, in ascending order."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        parts = []
+        for key in sorted(self._containers):
+            bits = pa.py_buffer(self._containers[key].bitmap())
+            marked = pa.Array.from_buffers(pa.bool_(), _ROWS, [None, bits])
+            parts.append(pc.add(pc.indices_nonzero(marked).cast(pa.int64()), key << 16))
+        return pa.concat_arrays(parts) if parts else pa.array([], pa.int64())
+
     def kept(self, start: int, count: int) -> pa.BooleanArray | None:
         """Which of `count` rows from `start` on remain; None where all of them do."""
         import pyarrow as pa

@@ -1,0 +1,43 @@
+"""The same file as the log, Spark and Hadoop write it."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+# Names of the same store: Hadoop's connector for S3 answers to s3a only.
+_HADOOP: Final = {"s3": "s3a", "s3n": "s3a", "gcs": "gs", "az": "abfss", "azure": "abfss"}
+# What Java leaves as it is in the path of a URI.
+_LEGAL: Final = frozenset(
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-!.~'()*:@&=+$,;/"
+)
+
+
+def hadoop_uri(location: str, log_path: str) -> str:
+    """The percent-encoded URI of a file of a table, for a file list."""
+    if "://" in log_path or log_path.startswith("file:"):
+        scheme, _, rest = log_path.partition(":")
+        return f"{_HADOOP.get(scheme.lower(), scheme)}:{rest}"
+    if log_path.startswith("/"):
+        return f"file://{log_path}"
+    scheme, _, rest = location.partition(":")
+    return f"{_HADOOP.get(scheme, scheme)}:{rest}/{log_path}"
+
+
+def metadata_path(uri: str) -> str:
+    """What `_metadata.file_path` says of the file at a percent-encoded URI."""
+    parts = urlsplit(uri)
+    path = java_encoded(unquote(parts.path))
+    return f"{parts.scheme}://{parts.netloc}{path}" if parts.netloc else f"{parts.scheme}:{path}"
+
+
+def java_encoded(path: str) -> str:
+    """A path as Java writes it in a URI: characters beyond ASCII stay as they are."""
+    return "".join(
+        char if char in _LEGAL or (char > "\x7f" and char.isprintable()) else _escaped(char)
+        for char in path
+    )
+
+
+def _escaped(char: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in char.encode("utf-8"))

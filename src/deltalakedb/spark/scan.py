@@ -1,0 +1,319 @@
+"""Snapshots as DataFrames, read by Spark's own vectorised scan.
+
+The files come from the catalog, which has pruned them; Spark lists nothing. How partition values
+get into the rows depends on the layout:
+
+- by the names of the directories, where those say what the log says;
+- otherwise by a join with the values by file, which is general.
+
+Rows that deletion vectors hide are left out by an anti-join on file and row number, of those files
+alone that have any. Columns of tables with column mapping are read by their physical names or ids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+from deltalakedb.actions.datatypes import (
+    VOID,
+    ArrayType,
+    MapType,
+    StructField,
+    StructType,
+    column_id,
+    physical_name,
+)
+from deltalakedb.actions.partition import decode_partition_value, decode_path, partition_directory
+from deltalakedb.actions.properties import TableProperties
+from deltalakedb.actions.schema import schema_to_json
+from deltalakedb.snapshot.data_files import DataFile, deleted_rows
+from deltalakedb.snapshot.dataset import layout_of
+from deltalakedb.snapshot.where import parse_where
+from deltalakedb.spark.file_list import ListedFile, spark_file_list
+from deltalakedb.spark.paths import hadoop_uri, metadata_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType as SparkStruct
+
+    from deltalakedb.snapshot import Snapshot
+
+FILE_COLUMNS: Final = (
+    *("path", "dv_id", "size_bytes", "modification_time", "partition_values"),
+    "deletion_vector",
+)
+_FILE: Final = "__deltalakedb_file"
+_ROW: Final = "__deltalakedb_row"
+# Types whose text in a directory Spark reads as the log means it, whatever the session's time zone.
+_BY_DIRECTORY: Final = frozenset(
+    {"string", "long", "integer", "short", "byte", "boolean", "date", "double", "float"}
+)
+
+
+def scan(spark: SparkSession, snapshot: Snapshot, *, where: str | None = None) -> DataFrame:
+    """The rows of a snapshot, or those that fulfil a condition in Spark's SQL.
+
+    What the condition says of partitions and statistics is used to find the files; whatever it says
+    is applied to the rows.
+    """
+    predicate = None
+    if where is not None:
+        metadata = snapshot.metadata
+        predicate = parse_where(where, metadata.schema, metadata.partition_columns, strict=False)
+    files = snapshot.files(where=predicate, columns=FILE_COLUMNS)
+    frame = scan_files(spark, snapshot, files)
+    return frame if where is None else frame.where(where)
+
+
+def scan_files(
+    spark: SparkSession, snapshot: Snapshot, files: pa.Table, *, with_position: bool = False
+) -> DataFrame:
+    """The rows of some files of a snapshot (see FILE_COLUMNS).
+
+    `with_position` adds the file and row number of each row, for whoever changes rows.
+    """
+    import pyarrow.compute as pc
+
+    reader = _Reader(spark, snapshot)
+    with_vector = pc.is_valid(files["deletion_vector"])
+    plain = files.filter(pc.invert(with_vector))
+    partly = files.filter(with_vector)
+    frame = reader.read(plain, with_position=with_position) if plain.num_rows else None
+    if partly.num_rows:
+        rest = reader.without_deleted(partly, with_position=with_position)
+        frame = rest if frame is None else frame.unionByName(rest)
+    return reader.read(plain, with_position=with_position) if frame is None else frame
+
+
+class _Reader:
+    """Reads files of one snapshot."""
+
+    def __init__(self, spark: SparkSession, snapshot: Snapshot) -> None:
+        self._spark = spark
+        self._snapshot = snapshot
+        self._location = snapshot.table.location
+        self._schema = snapshot.schema
+        self._mode = TableProperties(snapshot.properties).column_mapping_mode
+        self._partitions = [self._schema.field(name) for name in snapshot.partition_columns]
+        names = {field.name for field in self._partitions}
+        self._data = [f for f in self._schema.fields if f.name not in names and f.type != VOID]
+        if self._mode == "id":
+            # Only looks at fields that have an id; those of other tables have none.
+            spark.conf.set("spark.sql.parquet.fieldId.read.enabled", "true")
+
+    def read(self, files: pa.Table, *, with_position: bool) -> DataFrame:
+        """The rows of files, deletion vectors aside."""
+        from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+        extra: list[Column] = []
+        if with_position:
+            extra = [
+                F.col("_metadata.file_path").alias(_FILE),
+                F.col("_metadata.row_index").alias(_ROW),
+            ]
+        if self._partitions and not self._directories_tell(files):
+            return self._joined(files, extra)
+        partitions = self._partitions if files.num_rows or self._mode == "none" else []
+        frame = self._open(files, partitions)
+        return frame.select(
+            *self._columns({f.name: F.col(_quoted(f.name)) for f in partitions}), *extra
+        )
+
+    def without_deleted(self, files: pa.Table, *, with_position: bool) -> DataFrame:
+        """The rows of files that their deletion vectors leave."""
+        import pyarrow as pa
+
+        rows = self.read(files, with_position=True)
+        layout = layout_of(self._snapshot)
+        hidden: list[pa.Table] = []
+        for row in files.to_pylist():
+            file = DataFile(row["path"], row["partition_values"], row["deletion_vector"])
+            deleted = deleted_rows(layout, file)
+            if deleted is None or not deleted.cardinality:
+                continue
+            numbers = deleted.numbers()
+            uri = metadata_path(hadoop_uri(self._location, row["path"]))
+            name = pa.array([uri]).take(pa.array([0] * len(numbers), pa.int32()))
+            hidden.append(pa.table({_FILE: name, _ROW: numbers}))
+        if hidden:
+            frame = self._spark.createDataFrame(pa.concat_tables(hidden))
+            rows = rows.join(frame, on=[_FILE, _ROW], how="left_anti")
+        return rows if with_position else rows.drop(_FILE, _ROW)
+
+    # --- reading --------------------------------------------------------------------------
+
+    def _open(self, files: pa.Table, partitions: Sequence[StructField]) -> DataFrame:
+        """Spark's own scan of the files, with physical names."""
+        reader = self._spark.read.schema(self._physical_schema(partitions))
+        if not partitions:
+            # Otherwise any folder above the table that is called a=b would give a column.
+            reader = reader.option("recursiveFileLookup", "true")
+        with spark_file_list(self._listed(files)) as folder:
+            return reader.parquet(folder)
+
+    def _listed(self, files: pa.Table) -> Iterator[ListedFile]:
+        columns = (files[name].to_pylist() for name in ("path", "size_bytes", "modification_time"))
+        seen: set[str] = set()
+        for path, size, modified in zip(*columns, strict=True):
+            if path not in seen:
+                seen.add(path)
+                yield ListedFile(hadoop_uri(self._location, path), size, modified)
+
+    def _physical_schema(self, partitions: Sequence[StructField]) -> SparkStruct:
+        from pyspark.sql.types import StructType as SparkStruct
+
+        fields = [_physical(field, ids=self._mode == "id") for field in self._data]
+        text = schema_to_json(StructType((*fields, *(_bare(f) for f in partitions))))
+        return SparkStruct.fromJson(json.loads(text))
+
+    def _columns(self, partition_values: dict[str, Column]) -> list[Column]:
+        """Every column of the table by its logical name, in order."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        types = _spark_types(self._schema)
+        found = []
+        for field in self._schema.fields:
+            if field.name in partition_values:
+                column = partition_values[field.name]
+            elif field.type == VOID or field.name in {f.name for f in self._partitions}:
+                column = F.lit(None).cast(types[field.name])
+            else:
+                column = F.col(
+                    _quoted(physical_name(field) if self._mode != "none" else field.name)
+                )
+                if self._mode != "none" and isinstance(
+                    field.type, (StructType, ArrayType, MapType)
+                ):
+                    # By position: nested fields get their logical names.
+                    column = column.cast(types[field.name])
+            found.append(column.alias(field.name, metadata=_own_metadata(field)))
+        return found
+
+    # --- partition values -----------------------------------------------------------------
+
+    def _directories_tell(self, files: pa.Table) -> bool:
+        """Whether the names of the directories say what the log says, and nothing else."""
+        if self._mode != "none" or "=" in unquote(urlsplit(self._location).path):
+            return False
+        if any(str(field.type) not in _BY_DIRECTORY for field in self._partitions):
+            return False
+        types = {field.name: field.type for field in self._partitions}
+        known: dict[str, str] = {}
+        for path, text in zip(
+            files["path"].to_pylist(), files["partition_values"].to_pylist(), strict=True
+        ):
+            if text not in known:
+                values = json.loads(text)
+                if any(value == "" for value in values.values()):
+                    return False
+                decoded = {
+                    name: decode_partition_value(values.get(name), kind)
+                    for name, kind in types.items()
+                }
+                known[text] = partition_directory(decoded, types)
+            folder, _, _ = decode_path(path).rpartition("/")
+            if folder != known[text]:
+                return False
+        return True
+
+    def _value_schema(self) -> SparkStruct:
+        """Of the values by file: left to itself, Spark takes times without a zone for moments."""
+        from pyspark.sql.types import StringType
+        from pyspark.sql.types import StructType as SparkStruct
+
+        types = _spark_types(self._schema)
+        schema = SparkStruct().add("__file", StringType())
+        for i, field in enumerate(self._partitions):
+            schema = schema.add(f"__value_{i}", types[field.name])
+        return schema
+
+    def _joined(self, files: pa.Table, extra: list[Column]) -> DataFrame:
+        """Partition values by file, which is right for any layout."""
+        import pyarrow as pa
+        from pyspark.sql import functions as F  # noqa: N812
+
+        layout = layout_of(self._snapshot)
+        paths = files["path"].to_pylist()
+        values = [
+            layout.partition(text, path=path)
+            for path, text in zip(paths, files["partition_values"].to_pylist(), strict=True)
+        ]
+        from deltalakedb.actions.arrow import type_to_arrow
+
+        table = pa.table(
+            {
+                "__file": [metadata_path(hadoop_uri(self._location, path)) for path in paths],
+                **{
+                    f"__value_{i}": pa.array(
+                        [one[field.name].as_py() for one in values], type_to_arrow(field.type)
+                    )
+                    for i, field in enumerate(self._partitions)
+                },
+            }
+        )
+        by_file = F.broadcast(self._spark.createDataFrame(_distinct(table), self._value_schema()))
+        frame = self._open(files, [])
+        joined = frame.join(by_file, frame["_metadata.file_path"] == by_file["__file"])
+        named = {field.name: F.col(f"__value_{i}") for i, field in enumerate(self._partitions)}
+        return joined.select(*self._columns(named), *extra)
+
+
+def _distinct(table: pa.Table) -> pa.Table:
+    """One row a file: a path may be there with several deletion vectors."""
+    import pyarrow.compute as pc
+
+    seen: set[str] = set()
+    keep = []
+    for path in table["__file"].to_pylist():
+        keep.append(path not in seen)
+        seen.add(path)
+    return table if all(keep) else table.filter(pc.equal(keep, True))  # noqa: FBT003
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _spark_types(schema: StructType) -> dict[str, Any]:
+    from pyspark.sql.types import StructType as SparkStruct
+
+    parsed = SparkStruct.fromJson(json.loads(schema_to_json(schema)))
+    return {field.name: field.dataType for field in parsed.fields}
+
+
+def _own_metadata(field: StructField) -> dict[str, Any]:
+    """What a user attached to a column; what Delta keeps there for itself stays in the log."""
+    return {key: value for key, value in field.metadata.items() if not key.startswith("delta.")}
+
+
+def _bare(field: StructField) -> StructField:
+    return StructField(field.name, field.type)
+
+
+def _physical(field: StructField, *, ids: bool) -> StructField:
+    """A field as data files have it. All may be null: files may lack a column."""
+    metadata = {}
+    identity = column_id(field)
+    if ids and identity is not None:
+        metadata = {"parquet.field.id": identity}
+    return StructField(physical_name(field), _physical_type(field.type, ids=ids), metadata=metadata)
+
+
+def _physical_type(kind: Any, *, ids: bool) -> Any:
+
+    if isinstance(kind, StructType):
+        return StructType(tuple(_physical(inner, ids=ids) for inner in kind.fields))
+    if isinstance(kind, ArrayType):
+        return replace(kind, element_type=_physical_type(kind.element_type, ids=ids))
+    if isinstance(kind, MapType):
+        return replace(
+            kind,
+            key_type=_physical_type(kind.key_type, ids=ids),
+            value_type=_physical_type(kind.value_type, ids=ids),
+        )
+    return kind
