@@ -35,7 +35,13 @@ def can_measure() -> bool:
     return (_PROC / "clear_refs").exists()
 
 
-def _status(name: str) -> int:
+def reset_peak() -> None:
+    """The peak of this process starts again here."""
+    (_PROC / "clear_refs").write_text("5")
+
+
+def status_bytes(name: str) -> int:
+    """What the system says of this process, e.g. VmRSS."""
     found = re.search(rf"^{name}:\s+(\d+) kB$", (_PROC / "status").read_text(), re.MULTILINE)
     if found is None:
         raise AssertionError(f"/proc/self/status has no {name}")
@@ -43,14 +49,14 @@ def _status(name: str) -> int:
 
 
 def _iterate(snapshot: Any) -> dict[str, int]:
-    (_PROC / "clear_refs").write_text("5")  # the peak starts again here
-    before = _status("VmRSS")
+    reset_peak()
+    before = status_bytes("VmRSS")
     rows = path_bytes = 0
     batch: pa.RecordBatch
     for batch in snapshot.iter_files(batch_size=10_000):
         rows += batch.num_rows
         path_bytes += sum(len(path) for path in batch.column("path").to_pylist())
-    return {"rows": rows, "path_bytes": path_bytes, "extra_bytes": _status("VmHWM") - before}
+    return {"rows": rows, "path_bytes": path_bytes, "extra_bytes": status_bytes("VmHWM") - before}
 
 
 if __name__ == "__main__":

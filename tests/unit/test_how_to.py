@@ -64,3 +64,7 @@ def test_retention(run: Callable[[str], list[str]]) -> None:
 
 def test_publishing(run: Callable[[str], list[str]]) -> None:
     assert run("mirror.md") == ["published", "1", "sales.orders 2 caught up"]
+
+
+def test_checkpoints(run: Callable[[str], list[str]]) -> None:
+    assert run("checkpoints.md") == [f"{2:020d}.checkpoint.parquet"]
