@@ -1,6 +1,7 @@
 """One Spark for all tests of a process, as small as it goes."""
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         os.environ["JAVA_HOME"] = str(java_home())
     except ConfigurationError as missing:
         pytest.skip(str(missing))
+    # Executors run the Python of the tests, and not whatever is first on the PATH.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     folder = tmp_path_factory.mktemp("spark")
     session = (
         SparkSession.builder.master("local[2]")

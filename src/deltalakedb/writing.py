@@ -29,7 +29,8 @@ from deltalakedb.snapshot.where import parse_where
 from deltalakedb.staging.constraints import ENFORCED
 from deltalakedb.staging.fit import new_columns
 from deltalakedb.staging.sinks import Sinks
-from deltalakedb.staging.stage import StagePlan, batches_of, stage
+from deltalakedb.staging.sources import Source, source_of
+from deltalakedb.staging.stage import StagePlan, stage
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.change_table import add_columns
 
@@ -75,9 +76,9 @@ def write_append(
     target_bytes: int | None = None,
 ) -> Written:
     """Stage rows that are added to a table."""
-    batches, control, metadata = _prepared(table, base, data, merge_schema=merge_schema)
+    source, control, metadata = _prepared(table, base, data, merge_schema=merge_schema)
     plan = _plan(table, metadata, storage_options, target_bytes)
-    adds = stage(plan, batches)
+    adds = source.stage(plan)
     return Written(
         actions=(*control, *adds),
         parameters={"mode": "Append", "partitionBy": dumps(list(metadata.partition_columns))},
@@ -99,11 +100,11 @@ def write_overwrite(
 ) -> Written:
     """Stage rows that take the place of all rows, or of those that fulfil a condition."""
     table = snapshot.table
-    batches, control, metadata = _prepared(table, base, data, merge_schema=merge_schema)
+    source, control, metadata = _prepared(table, base, data, merge_schema=merge_schema)
     parameters = {"mode": "Overwrite", "partitionBy": dumps(list(metadata.partition_columns))}
     if where is None:
         plan = _plan(table, metadata, storage_options, target_bytes)
-        adds = stage(plan, batches)
+        adds = source.stage(plan)
         removed = _rows(snapshot.files(columns=COLUMNS))
         return Written(
             actions=(*control, *(_remove(row, now) for row in removed), *adds),
@@ -119,7 +120,7 @@ def write_overwrite(
         )
     predicate = parse_where(where, metadata.schema, metadata.partition_columns)
     plan = _plan(table, metadata, storage_options, target_bytes, {"overwrite where": where})
-    adds = stage(plan, batches)
+    adds = source.stage(plan)
     try:
         removes, kept, read = _replaced(snapshot, predicate, plan, now)
     except BaseException:
@@ -139,29 +140,18 @@ def write_overwrite(
 
 def _prepared(
     table: TableRecord, base: TableState, data: Any, *, merge_schema: bool
-) -> tuple[Iterable[pa.RecordBatch], tuple[Action, ...], Metadata]:
-    """The batches, the actions that make the table fit for them, and its metadata then."""
+) -> tuple[Source, tuple[Action, ...], Metadata]:
+    """The rows, the actions that make the table fit for them, and its metadata then."""
     _check_generated(table, base.metadata)
-    batches = batches_of(data)
-    first = next(batches, None)
-    if first is None:
-        return (), (), base.metadata
-    control: tuple[Action, ...] = ()
-    metadata = base.metadata
-    added = new_columns(first.schema, metadata.schema) if merge_schema else []
-    if added:
-        import pyarrow as pa
+    source = source_of(data)
+    added = new_columns(source.schema, base.metadata.schema) if merge_schema else []
+    if not added:
+        return source, (), base.metadata
+    import pyarrow as pa
 
-        fields = [first.schema.field(i).with_nullable(nullable=True) for i in added]
-        change = add_columns(table, base, pa.schema(fields))
-        control = change.actions
-        metadata = next(action for action in control if isinstance(action, Metadata))
-    return _chain(first, batches), control, metadata
-
-
-def _chain(first: pa.RecordBatch, rest: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    yield first
-    yield from rest
+    fields = [source.schema.field(i).with_nullable(nullable=True) for i in added]
+    control = add_columns(table, base, pa.schema(fields)).actions
+    return source, control, next(action for action in control if isinstance(action, Metadata))
 
 
 def _check_generated(table: TableRecord, metadata: Metadata) -> None:

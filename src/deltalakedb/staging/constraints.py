@@ -39,7 +39,7 @@ class Constraints:
         schema = metadata.schema
         conditions = {
             **TableProperties(metadata.configuration).constraints,
-            **dict(_invariants(schema)),
+            **dict(invariants(schema)),
             **(more or {}),
         }
         self._filters: list[tuple[str, str, Any]] = []
@@ -73,7 +73,8 @@ class Constraints:
                 )
 
 
-def _invariants(schema: StructType) -> Iterator[tuple[str, str]]:
+def invariants(schema: StructType) -> Iterator[tuple[str, str]]:
+    """The conditions that columns of a table bring along, by a name for each."""
     for field in schema.fields:
         text = field.metadata.get("delta.invariants")
         if isinstance(text, str):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,6 +45,8 @@ class StagePlan:
     data_change: bool = True
     conditions: Mapping[str, str] = field(default_factory=dict)
     """What every row has to fulfil, beside the constraints of the table."""
+    enforce: bool = True
+    """Whether constraints are checked here; Spark has done so by itself."""
     folder: str = ""
     """A folder below the table, for files that are no data files (change data)."""
 
@@ -79,7 +81,8 @@ class Stager:
             self._fit = fit(batch.schema, self._layout.schema, table=self._plan.table)
         rows = self._fit.apply(batch)
         check_required(rows, self._layout.covered, table=self._plan.table)
-        self._layout.constraints.check(rows)
+        if self._layout.constraints is not None:
+            self._layout.constraints.check(rows)
         for values, part in by_partition(rows, self._layout.partition_columns):
             self._write_part(values, part)
 
@@ -147,7 +150,9 @@ class _Layout:
         self._physical = {
             name: physical_name(self.schema.field(name)) for name in self.partition_columns
         }
-        self.constraints = Constraints(metadata, plan.table, plan.conditions)
+        self.constraints = (
+            Constraints(metadata, plan.table, plan.conditions) if plan.enforce else None
+        )
         self.covered = Covered(self.schema, self.partition_columns, metadata.configuration)
         data = StructType(
             tuple(f for f in self.schema.fields if f.name not in self._partition_types)
@@ -315,50 +320,3 @@ class _told:  # noqa: N801 - reads as a word where it is used
                 fix="Check that the store can be reached and the disk has room; nothing of this "
                 "write is visible",
             ) from error
-
-
-def batches_of(data: Any) -> Iterator[pa.RecordBatch]:
-    """The batches of whatever speaks Arrow: tables, readers, datasets, data frames."""
-    import pyarrow as pa
-
-    if isinstance(data, pa.RecordBatch):
-        yield data
-        return
-    if isinstance(data, pa.Table):
-        yield from data.to_batches() or [_empty(data.schema)]
-        return
-    if hasattr(data, "to_reader"):
-        yield from data.to_reader()
-        return
-    if hasattr(data, "to_batches"):
-        yield from data.to_batches()
-        return
-    if hasattr(data, "__arrow_c_stream__"):
-        reader = pa.RecordBatchReader.from_stream(data)
-        empty = True
-        for batch in reader:
-            empty = False
-            yield batch
-        if empty:
-            yield _empty(reader.schema)
-        return
-    if isinstance(data, (list, tuple)) and data and all(isinstance(row, Mapping) for row in data):
-        yield from pa.Table.from_pylist(list(data)).to_batches()
-        return
-    raise _no_data(data)
-
-
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
-
-
-def _no_data(data: object) -> Exception:
-    from deltalakedb.errors import ConfigurationError
-
-    return ConfigurationError(
-        f"A {type(data).__module__}.{type(data).__qualname__} is nothing that can be written",
-        fix="Pass a pyarrow Table, RecordBatch, reader or dataset, a polars or pandas data frame, "
-        "or a list of dicts",
-    )

@@ -1,0 +1,77 @@
+"""What rows can be written from: anything that speaks Arrow, and Spark's DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+from deltalakedb.errors import ConfigurationError
+from deltalakedb.staging.stage import StagePlan, stage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from deltalakedb.actions import AddFile
+
+# Rooms above this one bring sources of their own: the first part of the module of a type, and who
+# makes a source of it. Named here, imported only when such a value comes.
+_OTHERS = {"pyspark": ("deltalakedb.spark.stage", "frame_source")}
+
+
+class Source(Protocol):
+    """Rows with their columns, which can be staged once."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        ...
+
+    def stage(self, plan: StagePlan) -> list[AddFile]:
+        """Write the rows as data files of a table."""
+        ...
+
+
+@dataclass(slots=True)
+class ArrowSource:
+    """Batches of this process."""
+
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+
+    def stage(self, plan: StagePlan) -> list[AddFile]:
+        """Write the batches one after the other."""
+        return stage(plan, self.batches)
+
+
+def source_of(data: Any) -> Source:
+    """The rows of whatever a user passes; ConfigurationError where there are none in it."""
+    import pyarrow as pa
+
+    other = _OTHERS.get(type(data).__module__.partition(".")[0])
+    if other is not None:
+        module, function = other
+        made: Source = getattr(import_module(module), function)(data)
+        return made
+    if isinstance(data, pa.RecordBatch):
+        return ArrowSource(data.schema, iter([data]))
+    if isinstance(data, pa.Table):
+        return ArrowSource(data.schema, iter(data.to_batches()))
+    if isinstance(data, (list, tuple)) and data and all(isinstance(row, Mapping) for row in data):
+        table = pa.Table.from_pylist(list(data))
+        return ArrowSource(table.schema, iter(table.to_batches()))
+    if isinstance(data, pa.RecordBatchReader):
+        return ArrowSource(data.schema, iter(data))
+    scanner = getattr(data, "scanner", None)
+    if scanner is not None:
+        reader = scanner().to_reader()
+        return ArrowSource(reader.schema, iter(reader))
+    if hasattr(data, "__arrow_c_stream__"):
+        reader = pa.RecordBatchReader.from_stream(data)
+        return ArrowSource(reader.schema, iter(reader))
+    raise ConfigurationError(
+        f"A {type(data).__module__}.{type(data).__qualname__} is nothing that can be written",
+        fix="Pass a Spark DataFrame, a pyarrow Table, RecordBatch, reader or dataset, a polars or "
+        "pandas data frame, or a list of dicts",
+    )
