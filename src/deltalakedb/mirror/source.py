@@ -8,11 +8,11 @@ listed exactly the files that its ledger counts.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.deltalog.checkpoint_file import ROW_GROUP
@@ -20,13 +20,15 @@ from deltalakedb.deltalog.checkpoint_rows import ADD_COLUMNS, REMOVE_COLUMNS, Ro
 from deltalakedb.errors import CorruptCatalogError
 from deltalakedb.mirror.state import PublishedState, milliseconds, read_state
 from deltalakedb.snapshot.listing import read_batches
-from deltalakedb.snapshot.pages import LEAST_STREAMED
+from deltalakedb.snapshot.pages import LEAST_STREAMED, stream_pages
 from deltalakedb.snapshot.tombstones import count_tombstones, oldest_look, tombstones_at
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from deltalakedb.store import Store, TableRecord
+
+_MOST_AHEAD: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,11 @@ class Source:
         snapshot = self.state.snapshot
         if snapshot.num_files < LEAST_STREAMED:
             return iter(snapshot.files(columns=ADD_COLUMNS).to_batches(max_chunksize=ROW_GROUP))
-        return snapshot.iter_files(ROW_GROUP, columns=ADD_COLUMNS)
+        # A page as it is: nobody minds row groups of different sizes.
+        pages = stream_pages(
+            self.store, self.table, self.version, ADD_COLUMNS, expected=snapshot.num_files
+        )
+        return snapshot.iter_files(ROW_GROUP, columns=ADD_COLUMNS) if pages is None else pages
 
     def _removes(self) -> Iterator[pa.RecordBatch]:
         if not self.most_removes:
@@ -117,12 +123,12 @@ def open_source(store: Store, table: TableRecord, version: int, *, now_ms: int) 
 
 
 class Stream:
-    """Batches of rows; the next one is made while the last one is written."""
+    """Batches of rows; the next one is made while the last one is written, unless that is large."""
 
     def __init__(self, batches: Generator[pa.RecordBatch, None, None]) -> None:
         self._batches = batches
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="deltalakedb-checkpoint")
-        self._next = self._pool.submit(next, batches, None)
+        self._next: Future[pa.RecordBatch | None] | None = None
         self._held: pa.RecordBatch | None = None
 
     def __enter__(self) -> Self:
@@ -159,8 +165,12 @@ class Stream:
 
     def _peek(self) -> pa.RecordBatch | None:
         while self._held is None or not self._held.num_rows:
-            self._held = self._next.result()
+            following = self._next or self._pool.submit(next, self._batches, None)
+            self._next = following
+            self._held = following.result()
             if self._held is None:
                 return None
-            self._next = self._pool.submit(next, self._batches, None)
+            # Two batches with very wide statistics would be too much at once.
+            ahead = self._held.nbytes <= _MOST_AHEAD
+            self._next = self._pool.submit(next, self._batches, None) if ahead else None
         return self._held
