@@ -175,6 +175,10 @@ class ForeignCommitError(MirrorError):
         super().__init__(what, why=why, fix=fix)
 
 
+class AdoptionRefusedError(MirrorError):
+    """Foreign commits do not apply cleanly on the catalog; nothing was adopted."""
+
+
 class UnexpectedMirrorError(MirrorError):
     """Publishing met an error that it does not know; it is tried again."""
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from deltalakedb.mirror.restore import Restored
     from deltalakedb.store import TableRecord
     from deltalakedb.store.dialect import Session
+    from deltalakedb.transaction.adopt import Adopted
     from deltalakedb.transaction.attempt import ReadSet
     from deltalakedb.transaction.change import AppTxn, Committed
     from deltalakedb.transaction.retry import RetryPolicy
@@ -222,6 +223,21 @@ class Lake:
         record = self._record(name)
         storage = self.open_storage(record.location)
         return verify_table(self.store, storage, record, progress=progress)
+
+    def adopt(self, name: str) -> Adopted:
+        """Make commits that somebody else wrote to `_delta_log` versions of the catalog.
+
+        They are adopted if they apply cleanly: they follow on the newest version, nothing of ours
+        waits to be published, and each keeps the rules. Otherwise nothing is changed, and
+        AdoptionRefusedError says why and what to do. The files stay as they are.
+        """
+        from deltalakedb.transaction.adopt import adopt
+
+        record = self._record(name)
+        adopted, state = adopt(self.store, self.open_storage(record.location), record)
+        if state is not None:
+            after_commit(self.store, record, state.version, state.counts)
+        return adopted
 
     # --- old versions ---------------------------------------------------------------------
 

@@ -176,16 +176,18 @@ class Store:
         closing: Sequence[tuple[str, str]],
         plan: Plan = (),
         first: bool = False,
+        published: bool = False,
     ) -> None:
         """Write one commit: ledger, action rows, dl_active_files and the mirror's work item.
 
         The caller has moved the head to `record.version` in this transaction (or asks for the
         `first` version, which makes the head), and names in `closing` the live (path, dv_id) whose
         interval ends here. `plan` has the planned columns that are in force after the commit.
+        What is `published` already is not to be published by the mirror.
         """
         rows = to_rows(record.table_id, record.version, actions)
         rows[VERSIONS] = [record.to_row()]
-        rows[MIRROR_STATUS] = [_work_item(record, payload)]
+        rows[MIRROR_STATUS] = [_work_item(record, payload, published=published)]
         if ADD_FILES in rows:
             files = active_rows(rows[ADD_FILES])
             if plan:
@@ -406,8 +408,9 @@ class Store:
         return [ActiveFilesProblem(r[0], decode(r[1]), decode(r[2]), r[3], r[4]) for r in rows]
 
 
-def _work_item(record: VersionRecord, payload: Payload) -> Row:
-    item = (record.table_id, record.version, "PENDING", 0, None, payload.digest, payload.data)
+def _work_item(record: VersionRecord, payload: Payload, *, published: bool) -> Row:
+    status, data = ("SUCCEEDED", None) if published else ("PENDING", payload.data)
+    item = (record.table_id, record.version, status, 0, None, payload.digest, data)
     return (*item, len(payload.data), 0, record.recorded_at, record.recorded_at, None)
 
 

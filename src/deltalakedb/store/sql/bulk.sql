@@ -43,3 +43,6 @@ FROM dl_mirror_status AS m
 JOIN dl_table_versions AS v ON v.table_id = m.table_id AND v.version = m.version
 WHERE m.table_id = :table_id AND m.version >= :first AND m.version <= :last
 ORDER BY m.version LIMIT :limit;
+
+-- name: mirror_digest
+SELECT digest FROM dl_mirror_status WHERE table_id = :table_id AND version = :version;
