@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from deltalakedb.clock import Clock
     from deltalakedb.mirror.expire import Expired, OlderThan
     from deltalakedb.mirror.findings import Verification
+    from deltalakedb.mirror.repair import Repair
     from deltalakedb.mirror.restore import Restored
     from deltalakedb.store import TableRecord
     from deltalakedb.store.dialect import Session
@@ -223,6 +224,20 @@ class Lake:
         record = self._record(name)
         storage = self.open_storage(record.location)
         return verify_table(self.store, storage, record, progress=progress)
+
+    def repair(self, name: str, *, dry_run: bool = False) -> Repair:
+        """Verify a table, and repair what can be repaired safely; the rest is told.
+
+        Commit files that vanished are written from the ledger, byte for byte; those that a power
+        cut has shortened on a local disk are completed; checkpoints, checksums and
+        `_last_checkpoint` are made anew, and dl_active_files is rebuilt. Foreign commits are not
+        touched: see `adopt`. With `dry_run` nothing is written.
+        """
+        from deltalakedb.mirror.repair import repair_table
+
+        record = self._record(name)
+        storage = self.open_storage(record.location)
+        return repair_table(self.store, storage, record, dry_run=dry_run)
 
     def adopt(self, name: str) -> Adopted:
         """Make commits that somebody else wrote to `_delta_log` versions of the catalog.

@@ -68,3 +68,15 @@ def test_publishing(run: Callable[[str], list[str]]) -> None:
 
 def test_checkpoints(run: Callable[[str], list[str]]) -> None:
     assert run("checkpoints.md") == [f"{2:020d}.checkpoint.parquet"]
+
+
+def test_verifying(run: Callable[[str], list[str]]) -> None:
+    assert run("verify.md") == [
+        "True 4 1 3",
+        "missing commit 2 _delta_log/00000000000000000002.json",
+        "missing commit 2",
+        "True 1 True",
+        "[<Kind.FOREIGN_COMMIT: 'foreign commit'>]",
+        "[4] 4",
+        "True",
+    ]

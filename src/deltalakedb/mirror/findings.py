@@ -21,6 +21,8 @@ class Kind(StrEnum):
     """A published commit file has other bytes than were published."""
     FOREIGN_COMMIT = "foreign commit"
     """Somebody else wrote a commit file: beyond the head, or where this catalog will publish."""
+    DAMAGED_PAYLOAD = "damaged payload"
+    """The bytes to publish for a version are gone from the catalog's queue, or damaged."""
     UNREADABLE_LOG = "unreadable log"
     """The log cannot be replayed up to the newest published version."""
     STATE_DIFFERS = "state differs"

@@ -14,7 +14,7 @@ Guarantees:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -102,7 +102,7 @@ class _Check:
         commits.run(progress)
         self._check_checkpoints()
         self._check_hint()
-        self._check_checksums()
+        self._check_checksums(commits.wrong)
         self._check_compactions()
         if not commits.wrong:
             self._check_replays()
@@ -280,8 +280,9 @@ class _Check:
         now = self.reader.storage.list(LOG)
         return _fits(sort_log(info for info in now if info.key not in self.objects), hint)
 
-    def _check_checksums(self) -> None:
-        newest = max(self.listing.commits, default=-1)
+    def _check_checksums(self, wrong: Collection[int]) -> None:
+        # One whose commit is missing is no orphan: the commit is what has to come back.
+        newest = max((*self.listing.commits, *wrong), default=-1)
         sums: dict[int, str] = {}
         for key in self.objects:
             name = parse_name(key.removeprefix(f"{LOG}/"))

@@ -13,6 +13,7 @@ from deltalakedb.errors import CorruptCatalogError, ObjectNotFoundError, TableNo
 from deltalakedb.mirror.findings import Findings, Kind
 from deltalakedb.mirror.payloads import expected_bytes
 from deltalakedb.mirror.state import milliseconds
+from deltalakedb.store import mirror as queue
 from deltalakedb.store.retention import first_version
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ class CommitCheck:
         self.listing.commits.pop(row.version, None)
         if not row.published:
             self.pending += 1
+            self._check_payload(row)
         elif not row.digest:
             # An import found only a checkpoint of this version.
             self.unrecorded += 1
@@ -152,6 +154,23 @@ class CommitCheck:
                 commit_key(row.version),
                 f"it was published with {row.payload_bytes} bytes, and log retention keeps it",
             )
+
+    def _check_payload(self, row: Recorded) -> None:
+        """Whether the bytes to publish are those that were promised."""
+        data = self.store.dialect.ask(
+            lambda session: queue.payload_of(session, self.table.table_id, row.version)
+        )
+        if data is not None and hashlib.sha256(data).hexdigest() == row.digest:
+            return
+        for page in recorded_versions(self.store, self.table, row.version, row.version):
+            if page[0].published:
+                return  # just now, and then they are dropped
+        self.findings.add(
+            Kind.DAMAGED_PAYLOAD,
+            row.version,
+            commit_key(row.version),
+            f"the bytes to publish are {'gone' if data is None else 'damaged'}",
+        )
 
     def _was_cleaned(self, row: Recorded) -> bool:
         """Whether clean-up may have taken it: it has expired, and a checkpoint stands for it."""

@@ -77,6 +77,11 @@ def payload_of(session: Session, table_id: str, version: int) -> bytes | None:
     return None if not rows or rows[0][0] is None else bytes(rows[0][0])
 
 
+def set_payload(session: Session, table_id: str, version: int, payload: bytes, *, now: int) -> None:
+    """Put back the bytes to publish, and let them be tried at once."""
+    session.changed("set_payload", table_id=table_id, version=version, payload=payload, now=now)
+
+
 def backlog_size(session: Session, table_id: str) -> int:
     """How many versions of a table are not published."""
     row = session.one("mirror_backlog_size", table_id=table_id)

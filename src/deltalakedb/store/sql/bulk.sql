@@ -46,3 +46,8 @@ ORDER BY m.version LIMIT :limit;
 
 -- name: mirror_digest
 SELECT digest FROM dl_mirror_status WHERE table_id = :table_id AND version = :version;
+
+-- name: set_payload
+-- The bytes to publish, made anew; those of a published version are not needed.
+UPDATE dl_mirror_status SET payload = :payload, next_attempt_at = 0, updated_at = :now
+WHERE table_id = :table_id AND version = :version AND status <> 'SUCCEEDED';
