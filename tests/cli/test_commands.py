@@ -155,6 +155,41 @@ def test_the_list_of_files_is_made_anew(command: Command, catalog: str) -> None:
     assert "nothing was wrong" in command("rebuild", "sales.orders")[1]
 
 
+@pytest.mark.usefixtures("orders")
+def test_the_log_is_verified_repaired_and_adopted(
+    command: Command, catalog: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "orders" / "_delta_log"
+    with deltalakedb.connect(catalog) as lake:
+        lake.table("sales.orders").commit([add("a.parquet")])
+    assert "No differences" in command("verify", "sales.orders")[1]
+    assert as_json(command("verify", "sales.orders", "--json"))["ok"] is True
+    lost = (log / f"{1:020d}.json").read_bytes()
+    (log / f"{1:020d}.json").unlink()
+    code, out, _ = command("verify", "sales.orders")
+    assert (code, f"{1:020d}.json" in out) == (3, True)
+    assert "would repair" in command("repair", "sales.orders", "--dry-run")[1]
+    assert command("repair", "sales.orders")[0] == 0
+    assert (log / f"{1:020d}.json").read_bytes() == lost
+    assert "Nothing had to be" in command("repair", "sales.orders")[1]
+    assert "nothing to adopt" in command("adopt", "sales.orders")[1]
+
+
+@pytest.mark.usefixtures("orders")
+def test_old_versions_go_and_come_back(command: Command, catalog: str) -> None:
+    with deltalakedb.connect(catalog) as lake:
+        for number in range(3):
+            lake.table("sales.orders").commit([add(f"{number}.parquet")])
+    assert "no version is old enough" in command("expire", "sales.orders")[1]
+    some = ("expire", "sales.orders", "--older-than", "0 days")
+    assert "would go" in command(*some, "--dry-run")[1]
+    gone = as_json(command(*some, "--archive", "archive", "--json"))
+    assert (gone["first_version"], gone["last_version"]) == (0, 2)
+    assert len(as_json(command("history", "sales.orders", "--json"))) == 1
+    assert "0 to 2 are back" in command("restore-expired", "sales.orders", "archive")[1]
+    assert len(as_json(command("history", "sales.orders", "--json"))) == 4
+
+
 # --- what goes wrong ----------------------------------------------------------------------
 
 

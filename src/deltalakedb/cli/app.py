@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from deltalakedb.cli import mirror, tables
+from deltalakedb.cli import log, mirror, tables
 from deltalakedb.cli.output import console, printable
 from deltalakedb.errors import DeltaLakeDbError
 
@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 app.add_typer(mirror.app, name="mirror")
 tables.register(app)
+log.register(app)
 
 _debug = False
 
