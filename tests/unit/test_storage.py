@@ -1,5 +1,6 @@
 """Object stores: what is created once, what is missing, and what an error may say."""
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -172,6 +173,25 @@ def test_a_file_system_without_unnamed_files_is_written_to_all_the_same(
     assert storage.put_if_absent("log/0.json", b"first")
     assert not storage.put_if_absent("log/0.json", b"second")
     assert storage.get("log/0.json") == b"first"
+    assert [path.name for path in (tmp_path / "log").iterdir()] == ["0.json"]
+
+
+def test_a_file_that_cannot_be_closed_leaves_no_other_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "O_TMPFILE")
+    storage = open_storage(str(tmp_path))
+    close = os.close
+
+    def fail(handle: int) -> None:
+        close(handle)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    (tmp_path / "log").mkdir()
+    monkeypatch.setattr("deltalakedb.storage.local_files.os.close", fail)
+    with pytest.raises(StorageUnavailableError, match="Input/output"):
+        storage.put_if_absent("log/0.json", b"first", settle=False)
+    monkeypatch.undo()
     assert [path.name for path in (tmp_path / "log").iterdir()] == ["0.json"]
 
 

@@ -58,9 +58,12 @@ class NewFile:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        os.close(self._handle)
-        if self._temporary is not None:
-            self._temporary.unlink(missing_ok=True)
+        try:
+            os.close(self._handle)
+        finally:
+            # Network file systems tell at the end what went wrong before.
+            if self._temporary is not None:
+                self._temporary.unlink(missing_ok=True)
 
     def write(self, data: bytes) -> None:
         """Write all of it to the disk."""

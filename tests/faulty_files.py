@@ -1,0 +1,163 @@
+"""Local files of which a share of all system calls goes wrong, in this process, for a while.
+
+What lies below `deltalakedb.storage` is replaced: the system calls of its writers, and the store
+that its readers use. Whoever works with files otherwise (the test itself) notices nothing.
+"""
+
+import errno
+import os
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from obstore.exceptions import GenericError
+
+from deltalakedb.storage import local_files, storage
+from deltalakedb.storage.opening import open_local_store
+
+CALLS = ("open", "write", "fsync", "link", "close")
+READING = ("get", "get_range", "head")
+KINDS = (
+    *("before", "after"),  # an error although nothing, or everything, was done
+    *("too late", "throttled", "disk full"),  # other errors, before anything was done
+    *("partial", "short"),  # half of the bytes were written, with an error or without one
+    *("made twice",),  # what a network file system says when it repeats a request that succeeded
+    *("garbled", "shortened"),  # other bytes are read than there are
+)
+_NUMBERS = {"too late": errno.ETIMEDOUT, "throttled": errno.EAGAIN, "disk full": errno.ENOSPC}
+
+
+class FaultyFiles:
+    """Decides what goes wrong. With `named` the system knows no files without a name."""
+
+    def __init__(self, *, rate: float = 0.1, seed: int = 0, named: bool = False) -> None:
+        self.rate = rate
+        self.requests = 0
+        self.faults: Counter[str] = Counter()
+        self._named = named
+        self._chance = random.Random(seed)
+        self._lock = threading.Lock()
+        self._decks: dict[str, list[str]] = {}
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Let files fail while the block lasts."""
+
+        def open_faulty(folder: Path) -> Any:
+            found = open_local_store(folder)
+            return None if found is None else _FaultyStore(found, self)
+
+        # Both are names in modules of ours: nobody else's files are touched.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(local_files, "os", _FaultyOs(self, named=self._named))
+            patch.setattr(storage, "open_local_store", open_faulty)
+            yield
+
+    def choose(self, call: str) -> str | None:
+        """What shall go wrong with this call, if anything."""
+        with self._lock:
+            self.requests += 1
+            if self._chance.random() >= self.rate:
+                return None
+            # Each kind once before any comes again.
+            deck = self._decks.setdefault(call, [])
+            if not deck:
+                kinds = _kinds(call)
+                deck += self._chance.sample(kinds, len(kinds))
+            kind = deck.pop()
+            self.faults[kind] += 1
+            return kind
+
+
+def _kinds(call: str) -> tuple[str, ...]:
+    if call == "write":
+        return ("before", "partial", "partial", "short", *_NUMBERS)
+    if call == "link":
+        return ("before", "after", "after", "made twice", *_NUMBERS)
+    if call in ("get", "get_range"):
+        return ("before", "garbled", "shortened")
+    if call == "head":
+        return ("before",)
+    # Who opened a file and is told that it failed would lose it; a descriptor is always closed.
+    return ("after",) if call == "close" else ("before", *_NUMBERS)
+
+
+class _FaultyOs:
+    """The module `os`, whose calls may fail."""
+
+    def __init__(self, faults: FaultyFiles, *, named: bool) -> None:
+        self._faults = faults
+        self._hidden = frozenset({"O_TMPFILE"}) if named else frozenset()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._hidden:
+            raise AttributeError(name)
+        found = getattr(os, name)
+        return self._failing(name, found) if name in CALLS else found
+
+    def _failing(self, name: str, act: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            fault = self._faults.choose(name)
+            if fault is None:
+                return act(*arguments, **options)
+            if fault in ("partial", "short"):
+                handle, data = arguments
+                done = act(handle, data[: len(data) // 2])
+                if fault == "short":
+                    return done
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            if fault in ("after", "made twice"):
+                act(*arguments, **options)
+            if fault == "made twice":
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+            number = _NUMBERS.get(fault, errno.EIO)
+            raise OSError(number, os.strerror(number))
+
+        return call
+
+
+class _FaultyStore:
+    """A store of obstore, whose answers may be wrong."""
+
+    def __init__(self, store: Any, faults: FaultyFiles) -> None:
+        self._store = store
+        self._faults = faults
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if name not in READING:
+            return found
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            fault = self._faults.choose(name)
+            if fault == "before":
+                raise GenericError("Generic LocalFileSystem error: Input/output error (os error 5)")
+            answer = found(*arguments, **options)
+            if fault is None:
+                return answer
+            return _Garbled(answer, fault) if name == "get" else _garble(bytes(answer), fault)
+
+        return call
+
+
+class _Garbled:
+    """The answer to a `get`, with other bytes."""
+
+    def __init__(self, answer: Any, fault: str) -> None:
+        self.meta = answer.meta
+        self._data = _garble(bytes(answer.bytes()), fault)
+
+    def bytes(self) -> bytes:
+        return self._data
+
+
+def _garble(data: bytes, fault: str) -> bytes:
+    middle = len(data) // 2
+    if fault == "shortened" or not data:
+        return data[:middle]
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
