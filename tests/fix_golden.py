@@ -56,15 +56,23 @@ class GoldenTable:
             if place.parent == target:
                 place = target / place.name.removeprefix(_TEST_PREFIX)
             place.parent.mkdir(parents=True, exist_ok=True)
-            vectors = quote(str(target / "folder&with%special char"))
-            place.write_bytes(source.read_bytes().replace(_PLACEHOLDER, vectors.encode()))
+            vectors = _vectors_of(target).encode()
+            place.write_bytes(source.read_bytes().replace(_PLACEHOLDER, vectors))
             os.utime(place, ns=(source.stat().st_atime_ns, source.stat().st_mtime_ns))
         return replace(self, path=target)
+
+    def as_it_lay(self, text: str) -> str:
+        """Text of the log of a copy, as it stands in the golden table."""
+        return text.replace(_vectors_of(self.path), _PLACEHOLDER.decode())
 
     def import_into(self, lake: Lake) -> Table:
         """Take it over under its own name, where it lies: nothing may be published there."""
         assert lake.mirror.mode == "worker", "a commit would be written among the golden tables"
         return lake.import_table(str(self.path), self.name)
+
+
+def _vectors_of(folder: Path) -> str:
+    return quote(str(folder / "folder&with%special char"))
 
 
 def golden_names() -> list[str]:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -36,6 +36,8 @@ PEERS = REPOSITORY / "build" / "peers"
 _WORKER = Path(__file__).with_name("spark_worker.py")
 _SPARK = {
     "spark.driver.memory": "2g",
+    # Thousands of small queries: the time goes to the optimising compiler otherwise.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "1",
@@ -282,12 +284,14 @@ class Peers:
     def start(cls, folder: Path) -> Self:
         """Start every reader that can be had; what they need to write goes to `folder`."""
         found = cls({}, {})
-        for make in (DeltaRs, DuckDb, Polars, lambda: Sail(folder), lambda: DeltaSpark(folder)):
-            try:
-                reader: Reader = make()
-                found.there[reader.name] = reader
-            except Unavailable as error:
-                found.missing[error.reader] = str(error)
+        makers = (DeltaRs, DuckDb, Polars, lambda: Sail(folder), lambda: DeltaSpark(folder))
+        with ThreadPoolExecutor() as pool:
+            for making in [pool.submit(make) for make in makers]:
+                try:
+                    reader: Reader = making.result()
+                    found.there[reader.name] = reader
+                except Unavailable as error:
+                    found.missing[error.reader] = str(error)
         return found
 
     def close(self) -> None:
