@@ -15,14 +15,17 @@ IMPATIENT = RetrySchedule(first_seconds=0.02, most_seconds=0.2, attempts=1_000_0
 _V2 = {"delta.feature.v2Checkpoint": "supported", "delta.checkpointPolicy": "v2"}
 
 
-def create_tables(lake: Lake, place: str | Path, count: int) -> list[Table]:
+def create_tables(lake: Lake, place: str | Path, count: int, *, interval: int = 5) -> list[Table]:
     """Tables with many checkpoints, some of them of the other kind. Nobody publishes yet."""
     return [
         lake.create_table(
             f"t{number:02}",
             location=f"{place}/t{number:02}",
             schema=SCHEMA,
-            properties={"delta.checkpointInterval": "5", **(_V2 if number % 5 == 4 else {})},
+            properties={
+                "delta.checkpointInterval": str(interval),
+                **(_V2 if number % 5 == 4 else {}),
+            },
         )
         for number in range(count)
     ]

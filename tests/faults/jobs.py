@@ -1,0 +1,98 @@
+"""What a child process of the nursery can be asked to do."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+# Imported before any fork, so that no child pays for it.
+import pyarrow.parquet as pq  # noqa: F401
+
+import deltalakedb.mirror.checkpoint
+import deltalakedb.mirror.cleanup
+import deltalakedb.store.duckdb
+import deltalakedb.store.postgres
+import deltalakedb.store.sqlite  # noqa: F401
+from deltalakedb.clock import ManualClock
+from deltalakedb.lake import Lake
+from deltalakedb.mirror.service import Mirror
+from deltalakedb.mirror.worker import Worker
+from faults.workload import IMPATIENT, Writer
+from faulty_files import FaultyFiles
+from nursery import Job
+from points import Points
+
+LEASE_SECONDS = 1.0
+_LONGEST = 1800.0
+
+# What a worker tells of its failures is not what went wrong here.
+logging.getLogger("deltalakedb").setLevel(logging.CRITICAL)
+
+
+def run(job: Job) -> None:
+    """Do a job to its end."""
+    _JOBS[job["run"]](job)
+
+
+def _connect(job: Job, *, mirror: str = "worker") -> Lake:
+    lake = Lake.connect(job["url"], mirror=mirror, storage_options=job.get("storage_options"))
+    lake.mirror = Mirror(lake.store, mode=mirror, schedule=IMPATIENT)
+    return lake
+
+
+def _work(job: Job) -> None:
+    """Workers until the stop file is there; with a writer beside them where nobody else can be."""
+    stop = Path(job["stop"])
+    deadline = time.monotonic() + _LONGEST  # whatever happens to the test, no process stays
+    with ExitStack() as stack:
+        if job.get("rate"):
+            faults = FaultyFiles(rate=job["rate"], seed=job["seed"])
+            stack.enter_context(faults.installed())
+        lake = stack.enter_context(_connect(job))
+        workers = [
+            Worker(lake.store, owner=owner, lease_seconds=LEASE_SECONDS, schedule=IMPATIENT)
+            for owner in job["owners"]
+        ]
+        threads = [threading.Thread(target=worker.run) for worker in workers]
+        for thread in threads:
+            thread.start()
+        Path(job["begun"]).touch()
+        writer = Writer(lake.tables(), job["writer"]) if job.get("writer") else None
+        while not stop.exists() and time.monotonic() < deadline:
+            if writer is not None:
+                writer.commit()
+            time.sleep(0.01)
+        for worker in workers:
+            worker.stop()
+        for thread in threads:
+            thread.join()
+
+
+def _die(job: Job) -> None:
+    """Publish, and die at point `at` of it; the clock says that the last worker's lease is over."""
+    points = Points(job["at"], Path(job["labels"]))
+    clock = ManualClock(job["now"])
+    inline = job["kind"] == "inline"
+    with Lake.connect(
+        job["url"],
+        mirror="inline" if inline else "worker",
+        clock=clock,
+        storage_options=job.get("storage_options"),
+    ) as lake:
+        points.watch_statements(lake.store.dialect.engine)
+        points.watch_storage()
+        if inline:
+            writer = Writer([lake.table("t00")], f"life{job['at']}")
+            points.arm()
+            writer.commit()
+            lake.mirror.drain()
+        else:
+            worker = Worker(lake.store, step=lambda name: points.reach(f"step {name}"))
+            points.arm()
+            worker.run_once()
+        points.disarm()
+
+
+_JOBS: Mapping[str, Callable[[Job], None]] = {"work": _work, "die": _die}
