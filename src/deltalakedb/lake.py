@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Self
 
@@ -164,8 +165,8 @@ class Lake:
             name=default_name(place) if name is None else name,
             location=place,
             progress=progress,
+            imported=partial(after_import, self.store),
         )
-        after_import(self.store, record)
         return Table(self.store, self._committer, self.mirror, record)
 
     def open_storage(self, location: str) -> Storage:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from deltalakedb.actions import (
@@ -38,13 +38,10 @@ from deltalakedb.errors import InvalidLogError, ObjectNotFoundError
 
 _BATCH = 10_000
 
-Progress = Callable[[int, int], None]
-"""Called with how many versions have been read so far, and how many there are."""
-
 
 @dataclass(frozen=True, slots=True)
 class OpenHistory:
-    """A history whose files are in the spool."""
+    """A history; the files of the state that it begins with are in the spool."""
 
     plan: HistoryPlan
     spool: Spool
@@ -71,9 +68,10 @@ class OpenHistory:
 
 
 def open_history(listing: LogListing, spool: Spool, *, location: str) -> OpenHistory:
-    """Choose the files of the longest history and bring them here.
+    """Choose the files of the longest history, and bring here what its first state is made of.
 
-    A damaged checkpoint is passed over where another one can stand for it; `listing` loses it.
+    The commits after that are left to whoever reads them. A damaged checkpoint is passed over where
+    another one can stand for it; `listing` loses it.
     """
     damage: InvalidLogError | None = None
     while True:
@@ -90,15 +88,15 @@ def open_history(listing: LogListing, spool: Spool, *, location: str) -> OpenHis
                 damage = damage or error
                 _drop(listing, first)
                 continue
-        _fetch_commits(plan, spool)
+        _fetch_base(plan, spool)
         return OpenHistory(plan, spool)
 
 
-def _fetch_commits(plan: HistoryPlan, spool: Spool) -> None:
+def _fetch_base(plan: HistoryPlan, spool: Spool) -> None:
     files = [piece for piece in plan.base_pieces if isinstance(piece, LogFile)]
     if plan.base_commit is not None:
         files.append(plan.base_commit)
-    keys = [file.key for file in (*files, *plan.commits)]
+    keys = [file.key for file in files]
     try:
         for _ in spool.fetch(keys):
             pass

@@ -56,10 +56,19 @@ def after_commit(store: Store, table: TableRecord, version: int, counts: Counts)
             make_pages(store, table, version)
 
 
-def after_import(store: Store, table: TableRecord) -> None:
-    """Make the pages of a table that was taken over; never raises."""
+def after_import(store: Store, table: TableRecord, files: pa.Table | None = None) -> None:
+    """Make the pages of a table that was taken over; never raises.
+
+    `files` has every file that ever was, with its interval, in the order of versions. Without it
+    they come from the catalog.
+    """
     with _harmless(store, table), span("deltalakedb.make_pages", table=table.name):
-        make_all_pages(store, table)
+        if files is None:
+            make_all_pages(store, table)
+        else:
+            from deltalakedb.snapshot.history_pages import make_history_pages
+
+            make_history_pages(store, table, files)
 
 
 @contextmanager
@@ -80,6 +89,12 @@ def changes_due(live_files: int) -> int:
 def make_all_pages(store: Store, table: TableRecord) -> None:
     """Pages for all of the history, as commits would have made them, and tidy ones for its end."""
     paged, _ = _paged(store, table)
+    for version, most_gone in page_versions(store, table, paged):
+        make_pages(store, table, version, most_gone=most_gone)
+
+
+def page_versions(store: Store, table: TableRecord, paged: int) -> Iterator[tuple[int, float]]:
+    """After which versions pages are due, and which share of a page may be gone by then."""
     changes = 0
     last = paged
     with store.read() as session:
@@ -88,10 +103,10 @@ def make_all_pages(store: Store, table: TableRecord) -> None:
         changes += changed
         last = version
         if changes >= changes_due(live):
-            make_pages(store, table, version)
+            yield version, _MOST_GONE
             changes = 0
     if last >= 0:
-        make_pages(store, table, last, most_gone=0.0)
+        yield last, 0.0
 
 
 def make_pages(
@@ -111,7 +126,7 @@ def make_pages(
     files = pa.concat_tables([*(pa.Table.from_batches([batch]) for batch in carried), new])
     for start in range(0, files.num_rows, PAGE_FILES):
         page = files.slice(start, PAGE_FILES).combine_chunks()
-        work.rows.append(_page_row(table, next_page + len(work.rows), version, page))
+        work.rows.append(page_row(table, next_page + len(work.rows), version, page))
     with store.write() as session:
         return _write(session, table, paged, next_page, work)
 
@@ -154,7 +169,8 @@ def _age_pages(
     return carried
 
 
-def _page_row(table: TableRecord, page_id: int, version: int, files: pa.Table) -> Row:
+def page_row(table: TableRecord, page_id: int, version: int, files: pa.Table) -> Row:
+    """The row of a page that serves the versions from `version` on."""
     until = files["removed_version"].to_pylist()
     (batch,) = files.drop_columns(["removed_version"]).to_batches()
     removed = None if all(at == LIVE for at in until) else _removed(until)

@@ -2,23 +2,25 @@
 
 Guarantees:
 
-- `BulkWriter` fills the ledger and dl_active_files in large inserts, inside the caller's
-  transaction. Each add opens an interval that the next action on the same logical file ends.
-- It keeps the rows of live files in memory, and of others no more than a page.
+- `HistoryWriter` fills the ledger and dl_active_files in large inserts, inside the caller's
+  transactions. Each add opens an interval that the next action on the same logical file ends.
+- Files stay columns all the way. Beyond some size they wait on disk for the end of the history, so
+  what is in memory is the key of each live file and a number for each that ever was.
 - The keys of all files are made by the planned columns of the newest metaData.
 - `live_totals` and `live_files` tell what came out, from dl_active_files alone.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
 
-from deltalakedb.actions import Action, Metadata
-from deltalakedb.actions.planning import Plan, plan_of
-from deltalakedb.errors import InvalidSchemaError
-from deltalakedb.store.records import VersionRecord
+from deltalakedb.actions import Action
+from deltalakedb.actions.planning import Plan
 from deltalakedb.store.relations import (
     ACTIVE_FILES,
     ADD_FILES,
@@ -28,131 +30,245 @@ from deltalakedb.store.relations import (
     REMOVE_FILES,
     UNPLANNED_FILES,
     VERSIONS,
+    Kind,
+    Relation,
 )
-from deltalakedb.store.rows import RowsByRelation, planned_rows, to_rows
+from deltalakedb.store.rows import to_rows
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from deltalakedb.store.dialect import Row, Session
     from deltalakedb.store.store import Store
 
-_ROWS = 20_000
-_PAGE = 50_000
+_PAGE: Final = 50_000
+_IN_MEMORY: Final = 256 * 1024 * 1024
+_SORTED_ROWS: Final = 200_000
 
 
-class BulkWriter:
-    """Rows of one new table, written by the thousands. Call `finish` at the end."""
+class Intervals:
+    """From which version to which each added file was live; files are known by their number."""
 
-    def __init__(self, store: Store, session: Session, table_id: str) -> None:
-        self._store = store
-        self._session = session
-        self._table_id = table_id
-        self._rows: RowsByRelation = {}
-        self._count = 0
-        self._plan: Plan = ()
-        self._used_plans: set[Plan] = set()
-        self._live: dict[tuple[str, str], Row] = {}
-        self._ended: list[Row] = []
+    def __init__(self) -> None:
+        self.removed = array("q")
+        """The version that ended each file, in the order in which they were added."""
+        self._live: dict[tuple[str, str], int] = {}
 
-    def add_actions(self, version: int, actions: Sequence[Action]) -> None:
-        """The actions of a version; a large one may come in several calls, ordinals aside.
+    def remove(self, path: str, dv_id: str, version: int) -> None:
+        """End the interval of a file, if it is live."""
+        number = self._live.pop((path, dv_id), None)
+        if number is not None:
+            self.removed[number] = version
 
-        A call says one thing of a file at most.
-        """
-        for action in actions:
-            if type(action) is Metadata:
-                self._plan = _plan_of(action)
-        found = to_rows(self._table_id, version, actions)
-        for row in found.get(REMOVE_FILES, ()):
-            self._end((row[2], row[3]), version)
-        for row in found.get(ADD_FILES, ()):
-            key = (row[2], row[3])
-            self._end(key, version)
-            self._live[key] = row
-        for relation, rows in found.items():
-            kept = self._rows.get(relation)
-            if kept is None:
-                self._rows[relation] = rows
-            else:
-                kept.extend(rows)
-            self._count += len(rows)
-        if self._count >= _ROWS:
-            self._flush()
-        if len(self._ended) >= _ROWS:
-            self._flush_ended()
+    def add(self, path: str, dv_id: str, version: int) -> None:
+        """Begin an interval; that of the same file before it ends."""
+        key = (path, dv_id)
+        number = self._live.get(key)
+        if number is not None:
+            self.removed[number] = version
+        self._live[key] = len(self.removed)
+        self.removed.append(LIVE)
 
-    def finish(
-        self, records: Sequence[VersionRecord], published: Sequence[tuple[str, int]]
+
+class Waiting:
+    """Batches that wait for the end: in memory while they are few, then in a file."""
+
+    def __init__(self) -> None:
+        self._held: list[pa.RecordBatch] = []
+        self._size = 0
+        self._folder: TemporaryDirectory[str] | None = None
+        self._writer: pa.ipc.RecordBatchFileWriter | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
-        """The versions themselves, the head and the live files.
+        self._held = []
+        if self._writer is not None:
+            self._writer.close()
+        if self._folder is not None:
+            self._folder.cleanup()
 
-        `published` has the digest and size of the commit file that each version has already.
-        """
-        self._flush()
-        self._session.insert(VERSIONS, [record.to_row() for record in records])
-        self._session.insert(
-            MIRROR_STATUS,
-            [
-                (
-                    *(record.table_id, record.version, "SUCCEEDED", 0, None, digest, None, size),
-                    *(0, record.recorded_at, record.recorded_at, None),
-                )
-                for record, (digest, size) in zip(records, published, strict=True)
-            ],
-        )
-        self._session.insert(HEADS, [(self._table_id, records[-1].version)])
-        self._flush_ended()
-        live = iter(sorted(self._live))
-        while page := list(islice(live, _ROWS)):
-            self._insert_files([_interval(self._live.pop(key), LIVE) for key in page])
-        if self._used_plans - {self._plan}:
-            # The planned columns changed after files of the history had been written.
-            self._store.replan(self._session, self._table_id, self._plan)
-
-    def _end(self, key: tuple[str, str], version: int) -> None:
-        row = self._live.pop(key, None)
-        if row is not None:
-            self._ended.append(_interval(row, version))
-
-    def _flush(self) -> None:
-        for relation, rows in self._rows.items():
-            if relation in (ADD_FILES, REMOVE_FILES):
-                # In the order of their key: an index that grows at its end grows fast.
-                rows.sort(key=_by_key)
-            self._session.insert(relation, rows)
-        self._rows = {}
-        self._count = 0
-
-    def _flush_ended(self) -> None:
-        self._ended.sort(key=_by_key)
-        self._insert_files(self._ended)
-        self._ended = []
-
-    def _insert_files(self, files: list[Row]) -> None:
-        if not files:
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Keep a batch; all have the same columns."""
+        self._size += batch.nbytes
+        if self._writer is not None:
+            self._writer.write_batch(batch)
             return
-        if self._plan:
-            self._session.insert(ACTIVE_FILES, planned_rows(files, self._plan))
-        else:
-            self._session.insert(UNPLANNED_FILES, files)
-        self._used_plans.add(self._plan)
+        self._held.append(batch)
+        if self._size > _IN_MEMORY:
+            self._to_disk()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Everything that was kept, in its order. Nothing can be added any more."""
+        import pyarrow as pa
+
+        if self._folder is None:
+            yield from self._held
+            return
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        with pa.memory_map(self._path(), "r") as source:
+            reader = pa.ipc.open_file(source)
+            for number in range(reader.num_record_batches):
+                yield reader.get_batch(number)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether all of it still is."""
+        return self._folder is None
+
+    def _path(self) -> str:
+        if self._folder is None:
+            self._folder = TemporaryDirectory(prefix="deltalakedb-import-")
+        return str(Path(self._folder.name) / "files.arrow")
+
+    def _to_disk(self) -> None:
+        import pyarrow as pa
+
+        self._writer = pa.ipc.new_file(self._path(), self._held[0].schema)
+        for batch in self._held:
+            self._writer.write_batch(batch)
+        self._held = []
 
 
-def _plan_of(metadata: Metadata) -> Plan:
-    try:
-        return plan_of(metadata)
-    except InvalidSchemaError:
-        # A schema of the past that nobody can read; the newest one is checked by the caller.
-        return ()
+class HistoryWriter:
+    """Rows of one new table. `write` versions in their order, then `finish`."""
+
+    def __init__(self, table_id: str) -> None:
+        self._table_id = table_id
+        self._waiting = Waiting()
+        self._intervals = Intervals()
+        self._used_plans: set[Plan] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._waiting.__exit__(kind, error, traceback)
+
+    def keep(self, adds: pa.RecordBatch, removes: pa.RecordBatch, plans: Sequence[Plan]) -> None:
+        """Note what versions in a row add and remove; inside one, no file is named twice."""
+        self._waiting.append(adds)
+        self._used_plans.update(plans)
+        begins = zip(*_keys(adds), strict=True)
+        ends = zip(*_keys(removes), strict=True)
+        add, end = next(begins, None), next(ends, None)
+        intervals = self._intervals
+        while add is not None or end is not None:
+            if end is not None and (add is None or end[0] <= add[0]):
+                intervals.remove(end[1], end[2], end[0])
+                end = next(ends, None)
+            elif add is not None:
+                intervals.add(add[1], add[2], add[0])
+                add = next(begins, None)
+
+    def write(
+        self,
+        session: Session,
+        adds: pa.RecordBatch,
+        removes: pa.RecordBatch,
+        others: Sequence[tuple[int, Sequence[Action]]],
+    ) -> None:
+        """Write the ledger rows of versions in a row."""
+        import pyarrow as pa
+
+        for relation, batch in ((ADD_FILES, adds), (REMOVE_FILES, removes)):
+            if batch.num_rows:
+                columns = pa.Table.from_batches([batch]).select(relation.columns[1:])
+                session.insert_columns(relation, self._table_id, columns)
+        rows: dict[Relation, list[Row]] = {}
+        for version, actions in others:
+            for relation, found in to_rows(self._table_id, version, actions).items():
+                rows.setdefault(relation, []).extend(found)
+        for relation, found in rows.items():
+            session.insert(relation, found)
+
+    def write_versions(
+        self, session: Session, versions: Sequence[Row], status: Sequence[Row]
+    ) -> None:
+        """Write rows of dl_table_versions and dl_mirror_status, both without the table's id."""
+        session.insert_columns(VERSIONS, self._table_id, columns_of(VERSIONS, versions))
+        session.insert_columns(MIRROR_STATUS, self._table_id, columns_of(MIRROR_STATUS, status))
+
+    def finish(self, store: Store, session: Session, version: int, plan: Plan) -> None:
+        """The head, and all rows of dl_active_files, with keys by the newest plan."""
+        session.insert(HEADS, [(self._table_id, version)])
+        relation = ACTIVE_FILES if plan else UNPLANNED_FILES
+        for group in self._groups():
+            session.insert_columns(relation, self._table_id, _sorted(group))
+        if self._used_plans - {plan}:
+            # The planned columns changed after files of the history had been read.
+            store.replan(session, self._table_id, plan)
+
+    def files(self) -> pa.Table | None:
+        """Every file that ever was, in order, with its interval; None where they are too many."""
+        if not self._waiting.in_memory:
+            return None
+        return next(self._groups(LIVE), None) if len(self._intervals.removed) else None
+
+    def _groups(self, most: int = _SORTED_ROWS) -> Iterator[pa.Table]:
+        removed = _int64(self._intervals.removed)
+        start = 0
+        held: list[pa.RecordBatch] = []
+        rows = 0
+        for batch in self._waiting.batches():
+            held.append(batch)
+            rows += batch.num_rows
+            if rows >= most:
+                yield _with_ends(held, removed.slice(start, rows))
+                start += rows
+                held, rows = [], 0
+        if rows:
+            yield _with_ends(held, removed.slice(start, rows))
 
 
-def _interval(add: Row, removed_version: int) -> Row:
-    """The row of dl_active_files that a row of dl_add_files opens and `removed_version` ends."""
-    table_id, version, path, dv_id, *rest = add
-    return (table_id, path, dv_id, version, removed_version, *rest)
+def _int64(values: array[int]) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
-def _by_key(row: tuple[object, ...]) -> tuple[int, str, str]:
-    return row[1], row[2], row[3]  # type: ignore[return-value]
+def _keys(files: pa.RecordBatch) -> list[list[object]]:
+    return [files[name].to_pylist() for name in ("version", "path", "dv_id")]
+
+
+def _with_ends(batches: list[pa.RecordBatch], removed: pa.Array) -> pa.Table:
+    import pyarrow as pa
+
+    table = pa.Table.from_batches(batches).combine_chunks()
+    names = ["added_version" if name == "version" else name for name in table.column_names]
+    return table.rename_columns(names).append_column("removed_version", removed)
+
+
+def _sorted(files: pa.Table) -> pa.Table:
+    """In the order of their key: an index that grows at its end grows fast."""
+    order = [("path", "ascending"), ("dv_id", "ascending"), ("removed_version", "ascending")]
+    return files.sort_by(order)
+
+
+def columns_of(relation: Relation, rows: Sequence[Row]) -> pa.Table:
+    """Rows without the table's id as columns."""
+    import pyarrow as pa
+
+    types = {Kind.INT: pa.int64(), Kind.BOOL: pa.bool_()}
+    values = zip(*rows, strict=True)
+    arrays = [
+        pa.array(column, types.get(kind, pa.string()))
+        for column, kind in zip(values, relation.kinds[1:], strict=True)
+    ]
+    return pa.table(arrays, names=list(relation.columns[1:]))
 
 
 def live_totals(

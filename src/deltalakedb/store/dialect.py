@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from deltalakedb.actions.planning import SLOTS
@@ -54,6 +55,12 @@ KEY_PARAMETERS = (
     *(f"key{n}_{part}" for n in range(1, SLOTS + 1) for part in ("width", "low", "high")),
     *("table_id", "path", "dv_id", "removed_version"),
 )
+
+
+def rows_of_columns(relation: Relation, table_id: str, columns: pa.Table) -> list[Row]:
+    """Columns as rows, each with the id of the table."""
+    names = relation.columns[1:]
+    return list(zip(repeat(table_id), *(columns[name].to_pylist() for name in names)))
 
 
 class Session(ABC):
@@ -117,6 +124,13 @@ class Session(ABC):
     @abstractmethod
     def insert(self, relation: Relation, rows: Sequence[Row]) -> None:
         """Insert rows, in the column order of the relation, by the engine's fastest safe way."""
+
+    def insert_columns(self, relation: Relation, table_id: str, columns: pa.Table) -> None:
+        """Insert very many rows of one table, given as columns without that of the table's id.
+
+        Only relations without lists and bytes.
+        """
+        self.insert(relation, rows_of_columns(relation, table_id, columns))
 
     def batch(self) -> AbstractContextManager[None]:
         """Statements inside may be sent together; an engine without that sends them one by one."""

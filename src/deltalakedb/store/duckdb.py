@@ -253,6 +253,20 @@ class DuckdbSession(Session):
             with self._translated(), _without_pandas:
                 self._insert(relation, rows)
 
+    def insert_columns(self, relation: Relation, table_id: str, columns: pa.Table) -> None:
+        names = relation.columns[1:]
+        chosen = ", ".join(names)
+        self._connection.register("incoming_rows", columns.select(names))
+        try:
+            with self._translated(), _without_pandas:
+                self._connection.execute(
+                    f"INSERT INTO {relation.name} (table_id, {chosen}) "  # noqa: S608
+                    f"SELECT $1, {chosen} FROM incoming_rows",
+                    [table_id],
+                )
+        finally:
+            self._connection.unregister("incoming_rows")
+
     def _insert(self, relation: Relation, rows: Sequence[Row]) -> None:
         columns = ", ".join(relation.columns)
         if len(rows) <= _FEW_ROWS:

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from deltalakedb.store.url import CatalogUrl, Engine
 
 _FEW_ROWS = 64
+_COPY_BYTES = 1024 * 1024
 # The digits that JSONB's numbers have before and after the point; others are stored as text.
 _GREATEST, _FINEST = 131_072, 16_383
 _FAR_EXPONENT = re.compile(r"[0-9]e-?[0-9]{5}")
@@ -120,6 +121,20 @@ class PostgresSession(Session):
                 with cursor.copy(way.copy) as copy:
                     for row in rows:
                         copy.write_row(row)
+
+    def insert_columns(self, relation: Relation, table_id: str, columns: pa.Table) -> None:
+        from deltalakedb.store.postgres_copy import as_csv
+
+        data = as_csv(relation, table_id, columns)
+        if data is None:
+            super().insert_columns(relation, table_id, columns)
+            return
+        names = ", ".join(relation.columns)
+        statement = _literal(f"COPY {relation.name} ({names}) FROM STDIN (FORMAT csv)")
+        with self._translated(), self._connection.cursor() as cursor:  # noqa: SIM117 - the cursor's
+            with cursor.copy(statement) as copy:
+                for start in range(0, len(data), _COPY_BYTES):
+                    copy.write(data[start : start + _COPY_BYTES])
 
     @contextmanager
     def cursor(self, sql: str, params: Mapping[str, object]) -> Iterator[psycopg.ServerCursor[Row]]:

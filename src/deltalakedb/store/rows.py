@@ -130,7 +130,8 @@ def read_commit_info(text: str | None) -> CommitInfo | None:
 _compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
 
 
-def _map(value: Mapping[str, str | None] | None) -> str | None:
+def map_text(value: Mapping[str, str | None] | None) -> str | None:
+    """A map of the protocol as the ledger has it."""
     if not value:
         return None if value is None else "{}"
     return _compact(dict(value))
@@ -144,16 +145,17 @@ def _vector(value: DeletionVectorDescriptor | None) -> str | None:
     return None if value is None else dumps(write_deletion_vector(value))
 
 
-def _add(a: AddFile) -> Row:
+def add_values(a: AddFile) -> Row:
+    """The row of an added file, after its table and version."""
     return (
         a.path,
         a.dv_id,
         a.size,
         a.modification_time,
         a.data_change,
-        _map(a.partition_values),
+        map_text(a.partition_values),
         a.stats,
-        _map(a.tags),
+        map_text(a.tags),
         _vector(a.deletion_vector),
         a.base_row_id,
         a.default_row_commit_version,
@@ -162,17 +164,18 @@ def _add(a: AddFile) -> Row:
     )
 
 
-def _remove(r: RemoveFile) -> Row:
+def remove_values(r: RemoveFile) -> Row:
+    """The row of a removed file, after its table and version."""
     return (
         r.path,
         r.dv_id,
         r.deletion_timestamp,
         r.data_change,
         r.extended_file_metadata,
-        _map(r.partition_values),
+        map_text(r.partition_values),
         r.size,
         r.stats,
-        _map(r.tags),
+        map_text(r.tags),
         _vector(r.deletion_vector),
         r.base_row_id,
         r.default_row_commit_version,
@@ -185,8 +188,8 @@ def _cdc(c: CdcFile) -> Row:
         c.path,
         c.size,
         c.data_change,
-        _map(c.partition_values),
-        _map(c.tags),
+        map_text(c.partition_values),
+        map_text(c.tags),
         _extra(c.extra),
     )
 
@@ -199,10 +202,10 @@ def _metadata(m: Metadata) -> Row:
         m.name,
         m.description,
         m.format_provider,
-        _map(m.format_options),
+        map_text(m.format_options),
         m.schema_string,
         list(m.partition_columns),
-        _map(m.configuration),
+        map_text(m.configuration),
         m.created_time,
         _extra(m.extra),
     )
@@ -238,8 +241,8 @@ def _domain(d: DomainMetadata) -> Row:
 
 
 _WRITERS: Mapping[type[Any], tuple[Relation, Callable[[Any], Row]]] = {
-    AddFile: (ADD_FILES, _add),
-    RemoveFile: (REMOVE_FILES, _remove),
+    AddFile: (ADD_FILES, add_values),
+    RemoveFile: (REMOVE_FILES, remove_values),
     CdcFile: (CDC_FILES, _cdc),
     Metadata: (METADATA_UPDATES, _metadata),
     Protocol: (PROTOCOL_UPDATES, _protocol),

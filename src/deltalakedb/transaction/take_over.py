@@ -13,19 +13,21 @@ Guarantees:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from deltalakedb.actions import Action, CommitInfo, Metadata, Protocol
+from deltalakedb.actions import Action, CommitInfo, Metadata, Protocol, parse_commit
 from deltalakedb.actions.features import check_readable
-from deltalakedb.actions.planning import plan_of, plan_text
+from deltalakedb.actions.planning import Plan, plan_of, plan_text
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.deltalog.fetch import Spool
 from deltalakedb.deltalog.history import OpenHistory, open_history
-from deltalakedb.deltalog.listing import Checkpoint, LogFile, list_log
-from deltalakedb.deltalog.replay import Change, Replay, file_key_of
+from deltalakedb.deltalog.listing import Checkpoint, list_log
+from deltalakedb.deltalog.replay import file_key_of
+from deltalakedb.deltalog.tally import Files, Sums, Tally
 from deltalakedb.deltalog.times import VersionTime, commit_times
 from deltalakedb.errors import (
     CatalogConstraintError,
@@ -37,29 +39,32 @@ from deltalakedb.errors import (
     InvalidSchemaError,
     TableExistsError,
 )
-from deltalakedb.store import Counts, TableRecord, VersionRecord
-from deltalakedb.store.bulk import BulkWriter, live_files, live_totals
+from deltalakedb.store import TableRecord
+from deltalakedb.store.bulk import HistoryWriter, live_files, live_totals
 from deltalakedb.transaction.change_table import check_name
+from deltalakedb.transaction.log_rows import CommitFile, CommitRow, Piece, PieceBuilder, commit_row
+from deltalakedb.transaction.parsing import Parser, Task, group, parser_for
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from deltalakedb.storage import Storage
     from deltalakedb.store import Store
-    from deltalakedb.store.dialect import Session
+    from deltalakedb.store.dialect import Row, Session
 
 Progress = Callable[[int, int], None]
-_TELL_EVERY = 500
+Imported = Callable[[TableRecord, "pa.Table | None"], None]
+"""Called after the import with all files that ever were, where they are still in memory."""
+_NOTHING = Sums(0, 0, 0, 0, 0, 0)
 
 
 @dataclass(slots=True)
 class _Version:
     """A version on its way into the ledger."""
 
-    version: int
-    file_ms: int
-    info: CommitInfo | None
-    change: Change
+    commit: CommitRow
+    sums: Sums
     in_commit_ms: int | None
-    published: tuple[str, int]
 
 
 @dataclass(slots=True)
@@ -71,21 +76,130 @@ class _Import:
     name: str
     location: str
     progress: Progress | None
-    table_id: str = field(default_factory=lambda: str(uuid.uuid4()))
-    replay: Replay = field(default_factory=Replay)
+    table_id: str
+    writer: HistoryWriter
+    tally: Tally = field(default_factory=Tally)
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
     versions: list[_Version] = field(default_factory=list)
+    begun: Sums = _NOTHING
+    plan: Plan = ()
 
-    def run(self, session: Session) -> TableRecord:
+    # --- reading --------------------------------------------------------------------------
+
+    def pieces(self, parse: Parser) -> Iterator[Piece]:
+        """All that the log says. The first commits alone: they tell which keys the others need."""
+        yield from self._base()
+        groups = group(self.history.plan.commits)
+        for files in islice(groups, 1):
+            for piece in parse([Task(files, self.plan)]):
+                self.plan = piece.plan
+                yield piece
+        yield from parse(Task(files, self.plan) for files in groups)
+
+    def _base(self) -> Iterator[Piece]:
+        """The state that the history begins with, as the actions of its version."""
+        version = self.history.plan.base_version
+        if version is None:
+            return
+        kept = 0
+        for batch in self.history.base_batches():
+            builder = PieceBuilder(self.plan)
+            kept += builder.add_state(version, batch, file=f"the checkpoint of version {version}")
+            piece = builder.piece()
+            self.plan = piece.plan
+            yield piece
+        builder = PieceBuilder(self.plan)
+        builder.add_provenance(self._base_commit(version, kept))
+        yield builder.piece()
+
+    def _base_commit(self, version: int, kept: int) -> CommitRow:
+        file = self.history.plan.base_commit
+        if file is None:
+            # Its commit file is gone; only the checkpoint vouches for it.
+            row = commit_row(CommitFile("", version, _base_ms(self.history)), b"", None, kept)
+            return row._replace(digest="")
+        data = self.history.spool.get(file.key)
+        actions = parse_commit(data, file=file.key)
+        info = next((action for action in actions if isinstance(action, CommitInfo)), None)
+        return commit_row(CommitFile(file.key, version, file.modified_ms), data, info, kept)
+
+    # --- writing --------------------------------------------------------------------------
+
+    def run(self, session: Session, pieces: Iterable[Piece]) -> TableRecord:
         _refuse_taken(self.store, session, self.name, self.location)
-        writer = BulkWriter(self.store, session, self.table_id)
-        plan = self.history.plan
-        if plan.base_version is not None:
-            self._base(writer, plan.base_version)
-        for file in plan.commits:
-            self._commit(writer, file)
-        self._tell(force=True)
+        for piece in pieces:
+            adds, removes = self._apply(piece)
+            self.writer.write(session, adds, removes, piece.others)
+            self._tell()
+        self._write_versions(session)
+        return self._finish(session)
+
+    def _apply(self, piece: Piece) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Replay a piece; its files, spelled as the live files are."""
+        sums, adds, removes = self.tally.apply(
+            piece.spans, _files(piece.adds), _files(piece.removes)
+        )
+        control = dict(piece.others)
+        commits = {commit.version: commit for commit in piece.commits}
+        for span, own in zip(piece.spans, sums, strict=True):
+            for action in control.get(span.version, ()):
+                self._control(action)
+            self.begun = self.begun.then(own)
+            if span.version in commits:
+                self._record(commits[span.version], self.begun)
+                self.begun = _NOTHING
+        respelled = _respelled(piece.adds, adds), _respelled(piece.removes, removes)
+        self.writer.keep(*respelled, piece.plans)
+        return respelled
+
+    def _control(self, action: Action) -> None:
+        if isinstance(action, Protocol):
+            self.protocol = action
+        elif isinstance(action, Metadata):
+            self.metadata = action
+
+    def _record(self, commit: CommitRow, sums: Sums) -> None:
+        in_commit = commit.in_commit_ms
+        if in_commit is not None and self.metadata is not None:
+            properties = TableProperties(self.metadata.configuration)
+            in_commit = in_commit if properties.enable_in_commit_timestamps else None
+        self.versions.append(_Version(commit, sums, in_commit))
+        if len(self.versions) == 1:
+            self._check_begun()
+
+    def _tell(self) -> None:
+        if self.progress:
+            self.progress(len(self.versions), self.history.plan.count)
+
+    def _write_versions(self, session: Session) -> None:
+        now = self.store.clock.now_ms()
+        times = commit_times(
+            [VersionTime(v.commit.version, v.commit.file_ms, v.in_commit_ms) for v in self.versions]
+        )
+        rows: list[Row] = []
+        status: list[Row] = []
+        for (commit, sums, _), time in zip(map(_parts, self.versions), times, strict=True):
+            described = (
+                commit.operation,
+                commit.operation_params,
+                commit.operation_metrics,
+                commit.commit_info,
+            )
+            rows.append(
+                (
+                    *(commit.version, time, commit.committer, *described, None, None),
+                    *(commit.num_actions, *sums, now),
+                )
+            )
+            published = ("SUCCEEDED", 0, None, commit.digest, None, commit.size)
+            status.append((commit.version, *published, 0, now, now, None))
+        self.writer.write_versions(session, rows, status)
+
+    def _finish(self, session: Session) -> TableRecord:
         protocol, metadata = self._check_table()
         now = self.store.clock.now_ms()
+        plan = plan_of(metadata)
         record = TableRecord(
             table_id=self.table_id,
             name=self.name,
@@ -95,72 +209,21 @@ class _Import:
             properties=metadata.configuration,
             created_at=now,
             updated_at=now,
-            plan=plan_text(plan_of(metadata)),
+            plan=plan_text(plan),
         )
         self.store.register(session, record)
         # The registry repeats more of the metadata than a new record has.
         self.store.update_table(
             session, self.table_id, protocol=protocol, metadata=metadata, updated_at=now
         )
-        writer.finish(self._records(now), [version.published for version in self.versions])
+        self.writer.finish(self.store, session, self.versions[-1].commit.version, plan)
         self._verify(session)
         return record
-
-    def _base(self, writer: BulkWriter, version: int) -> None:
-        """The state that the history begins with, as the actions of its version."""
-        plan = self.history.plan
-        total = Change(0, 0, 0, 0, 0, 0, 0)
-        for batch in self.history.base_batches():
-            kept, change = self.replay.apply(batch, file=f"the checkpoint of version {version}")
-            writer.add_actions(version, kept)
-            total = Change(
-                total.num_actions + change.num_actions,
-                total.num_adds + change.num_adds,
-                total.num_removes + change.num_removes,
-                total.bytes_added + change.bytes_added,
-                total.bytes_removed + change.bytes_removed,
-                change.live_files,
-                change.live_bytes,
-            )
-        if plan.base_commit is None:
-            # Its commit file is gone; only the checkpoint vouches for it.
-            self.versions.append(
-                _Version(version, _base_ms(self.history), None, total, None, ("", 0))
-            )
-        else:
-            self._record(plan.base_commit, self.history.commit(plan.base_commit), total)
-        self._check_begun()
-
-    def _commit(self, writer: BulkWriter, file: LogFile) -> None:
-        actions = self.history.commit(file)
-        kept, change = self.replay.apply(actions, file=file.key)
-        self._record(file, actions, change)
-        if len(self.versions) == 1:
-            self._check_begun()
-        writer.add_actions(file.version, kept)
-        self._tell()
-
-    def _record(self, file: LogFile, actions: list[Action], change: Change) -> None:
-        info = next((action for action in actions if isinstance(action, CommitInfo)), None)
-        metadata = self.replay.metadata
-        in_commit = None
-        if info is not None and metadata is not None and info.in_commit_timestamp is not None:
-            enabled = TableProperties(metadata.configuration).enable_in_commit_timestamps
-            in_commit = info.in_commit_timestamp if enabled else None
-        entry = self.history.spool.entry(file.key)
-        published = (entry.digest, entry.size)
-        self.versions.append(
-            _Version(file.version, file.modified_ms, info, change, in_commit, published)
-        )
-
-    def _tell(self, *, force: bool = False) -> None:
-        if self.progress and (force or len(self.versions) % _TELL_EVERY == 0):
-            self.progress(len(self.versions), self.history.plan.count)
 
     # --- checks ---------------------------------------------------------------------------
 
     def _check_begun(self) -> tuple[Protocol, Metadata]:
-        protocol, metadata = self.replay.protocol, self.replay.metadata
+        protocol, metadata = self.protocol, self.metadata
         if protocol is None or metadata is None:
             lacks = "protocol" if protocol is None else "metaData"
             raise InvalidLogError(
@@ -184,42 +247,26 @@ class _Import:
             ) from error
         return protocol, metadata
 
-    def _records(self, now: int) -> list[VersionRecord]:
-        times = commit_times(
-            [VersionTime(v.version, v.file_ms, v.in_commit_ms) for v in self.versions]
-        )
-        return [
-            VersionRecord(
-                table_id=self.table_id,
-                version=version.version,
-                committed_at=committed_at,
-                recorded_at=now,
-                committer=_committer(version.info),
-                commit_info=version.info,
-                counts=Counts(*version.change),
-            )
-            for version, committed_at in zip(self.versions, times, strict=True)
-        ]
-
     def _verify(self, session: Session) -> None:
         """Compare what the catalog answers with the replay; any difference ends the import."""
-        first, last = self.versions[0].version, self.versions[-1].version
+        first, last = self.versions[0].commit.version, self.versions[-1].commit.version
         totals = live_totals(session, self.table_id, first, last)
         for version, (number, files, size) in zip(self.versions, totals, strict=True):
-            if (files, size) != (version.change.live_files, version.change.live_bytes):
+            live = version.sums
+            if (files, size) != (live.live_files, live.live_bytes):
                 raise _wrong(
                     f"version {number} has {files} files of {size} bytes in the catalog, and "
-                    f"{version.change.live_files} of {version.change.live_bytes} in the log"
+                    f"{live.live_files} of {live.live_bytes} in the log"
                 )
         seen = 0
         for path, dv_id, size in live_files(session, self.table_id):
             seen += 1
-            known = self.replay.files.get(file_key_of(path, dv_id))
+            known = self.tally.files.get(file_key_of(path, dv_id))
             if known is None or known != (path, size):
                 raise _wrong(f"the live file {path!r} {dv_id} of {size} bytes is not in the log")
-        if seen != len(self.replay.files):
+        if seen != len(self.tally.files):
             raise _wrong(
-                f"{seen} live files are in the catalog, {len(self.replay.files)} in the log"
+                f"{seen} live files are in the catalog, {len(self.tally.files)} in the log"
             )
 
 
@@ -230,6 +277,7 @@ def take_over(
     name: str,
     location: str,
     progress: Progress | None = None,
+    imported: Imported | None = None,
 ) -> TableRecord:
     """Import the Delta table at `storage` under `name`; its record in the registry."""
     check_name(name)
@@ -237,10 +285,22 @@ def take_over(
         _refuse_taken(store, session, name, location)
     with Spool(storage) as spool:
         history = open_history(list_log(storage), spool, location=location)
-        work = _Import(store, history, name, location, progress)
+        table_id = str(uuid.uuid4())
+        with HistoryWriter(table_id) as writer:
+            work = _Import(store, history, name, location, progress, table_id, writer)
+            record = _run(work, storage)
+            if imported is not None:
+                imported(record, writer.files())
+        return record
+
+
+def _run(work: _Import, storage: Storage) -> TableRecord:
+    store, name, location = work.store, work.name, work.location
+    commits = len(work.history.plan.commits)
+    with parser_for(storage, store.storage_options, commits) as parse:
         try:
             with store.write() as session, session.bulk():
-                return work.run(session)
+                return work.run(session, work.pieces(parse))
         except CommitOutcomeUnknownError:
             found = _look_up(store, name, work.table_id)
             if found is None:
@@ -301,10 +361,25 @@ def _base_ms(history: OpenHistory) -> int:
     return min([*following, *(file.modified_ms for file in files)])
 
 
-def _committer(info: CommitInfo | None) -> str | None:
-    fields: Mapping[str, Any] = {} if info is None else info.fields
-    name = fields.get("userName")
-    return name if isinstance(name, str) else None
+def _parts(version: _Version) -> tuple[CommitRow, Sums, int | None]:
+    return version.commit, version.sums, version.in_commit_ms
+
+
+def _files(batch: pa.RecordBatch) -> Files:
+    return Files(*(batch[name].to_pylist() for name in ("path", "dv_id", "size_bytes")))
+
+
+def _respelled(batch: pa.RecordBatch, paths: Mapping[int, str]) -> pa.RecordBatch:
+    """The same files, some with another spelling of their path."""
+    import pyarrow as pa
+
+    if not paths:
+        return batch
+    spelled = batch["path"].to_pylist()
+    for position, path in paths.items():
+        spelled[position] = path
+    column = batch.schema.get_field_index("path")
+    return batch.set_column(column, "path", pa.array(spelled, pa.string()))
 
 
 def _wrong(why: str) -> CorruptCatalogError:
