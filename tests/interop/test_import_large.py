@@ -11,6 +11,7 @@ from deltalakedb.storage import open_storage
 from deltalakedb.store.relations import RELATIONS
 from deltalakedb.table import Table
 from deltalakedb.transaction import parsing
+from deltalakedb.transaction.log_rows import CommitFile
 
 from fix_delta_log import PROTOCOL, metadata, write_commit
 from fix_lake import Json, add, remove, row_counts
@@ -27,11 +28,11 @@ COMMITS = 30
 
 def write_history(folder: Path) -> None:
     """A log with whatever an action can have."""
-    day = {"partitionColumns": ["day"], "configuration": {"deltalakedb.planningColumns": "id"}}
+    planned = {"deltalakedb.planningColumns": "id"}
     for version in range(COMMITS):
         actions: list[Json] = [{"commitInfo": {"operation": "WRITE", "n": version + 0.5}}]
         if version == 0:
-            actions += [PROTOCOL, metadata(**day)]
+            actions += [PROTOCOL, metadata(planned, partitionColumns=["day"])]
         if version == 20:
             # The planned columns are others from here on.
             actions.append(metadata({"x": "y"}, partitionColumns=["day"]))
@@ -128,9 +129,7 @@ def test_a_helper_that_dies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     write_history(tmp_path)
     monkeypatch.setattr(parsing, "_PROGRAM", "import sys; sys.stdin.buffer.read(8); sys.exit(7)")
     storage = open_storage(str(tmp_path))
-    files = tuple(
-        parsing.CommitFile(f"_delta_log/{version:020d}.json", version, 0) for version in range(9)
-    )
+    files = tuple(CommitFile(f"_delta_log/{version:020d}.json", version, 0) for version in range(9))
     tasks = [parsing.Task((file,), ()) for file in files]
     with (
         parsing.parser_for(storage, {}, len(files), helpers=2) as parse,
