@@ -73,6 +73,10 @@ class Table:
         """The version this handle last saw."""
         return self._base().version
 
+    def now_ms(self) -> int:
+        """The time by the clock of the catalog's writers, in milliseconds."""
+        return self._store.clock.now_ms()
+
     def refresh(self) -> int:
         """Look at the newest version; which one it is."""
         found = resolve(self._store, self._record, known=self._known)
@@ -203,7 +207,7 @@ class Table:
             merge_schema=merge_schema,
             target_bytes=target_bytes,
         )
-        return self._commit_rows(written, app_txn)
+        return self.commit_written(written, app_txn)
 
     def overwrite(
         self,
@@ -228,9 +232,10 @@ class Table:
             merge_schema=merge_schema,
             target_bytes=target_bytes,
         )
-        return self._commit_rows(written, app_txn)
+        return self.commit_written(written, app_txn)
 
-    def _commit_rows(self, written: Written, app_txn: AppTxn | None) -> Committed:
+    def commit_written(self, written: Written, app_txn: AppTxn | None = None) -> Committed:
+        """Commit what has been staged; it is deleted again where that is refused."""
         committed: Committed = written.committed_by(
             lambda: self.commit(
                 written.actions,

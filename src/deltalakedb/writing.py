@@ -77,12 +77,12 @@ def write_append(
 ) -> Written:
     """Stage rows that are added to a table."""
     source, control, metadata = _prepared(table, base, data, merge_schema=merge_schema)
-    plan = _plan(table, metadata, storage_options, target_bytes)
+    plan = stage_plan(table, metadata, storage_options, target_bytes)
     adds = source.stage(plan)
     return Written(
         actions=(*control, *adds),
         parameters={"mode": "Append", "partitionBy": dumps(list(metadata.partition_columns))},
-        metrics=_metrics(adds),
+        metrics=write_metrics(adds),
         undo=lambda: _undo(plan, adds),
     )
 
@@ -103,13 +103,13 @@ def write_overwrite(
     source, control, metadata = _prepared(table, base, data, merge_schema=merge_schema)
     parameters = {"mode": "Overwrite", "partitionBy": dumps(list(metadata.partition_columns))}
     if where is None:
-        plan = _plan(table, metadata, storage_options, target_bytes)
+        plan = stage_plan(table, metadata, storage_options, target_bytes)
         adds = source.stage(plan)
-        removed = _rows(snapshot.files(columns=COLUMNS))
+        removed = rows_of_files(snapshot.files(columns=COLUMNS))
         return Written(
-            actions=(*control, *(_remove(row, now) for row in removed), *adds),
+            actions=(*control, *(remove_of(row, now) for row in removed), *adds),
             parameters=parameters,
-            metrics={**_metrics(adds), "numRemovedFiles": str(len(removed))},
+            metrics={**write_metrics(adds), "numRemovedFiles": str(len(removed))},
             undo=lambda: _undo(plan, adds),
             read=ReadSet(whole_table=True),
         )
@@ -119,7 +119,7 @@ def write_overwrite(
             fix="Pass SQL text, e.g. \"day = '2026-11-01'\"",
         )
     predicate = parse_where(where, metadata.schema, metadata.partition_columns)
-    plan = _plan(table, metadata, storage_options, target_bytes, {"overwrite where": where})
+    plan = stage_plan(table, metadata, storage_options, target_bytes, {"overwrite where": where})
     adds = source.stage(plan)
     try:
         removes, kept, read = _replaced(snapshot, predicate, plan, now)
@@ -129,7 +129,7 @@ def write_overwrite(
     return Written(
         actions=(*control, *removes, *kept, *adds),
         parameters={**parameters, "predicate": dumps([where])},
-        metrics={**_metrics([*kept, *adds]), "numRemovedFiles": str(len(removes))},
+        metrics={**write_metrics([*kept, *adds]), "numRemovedFiles": str(len(removes))},
         undo=lambda: _undo(plan, [*kept, *adds]),
         read=read,
     )
@@ -142,7 +142,7 @@ def _prepared(
     table: TableRecord, base: TableState, data: Any, *, merge_schema: bool
 ) -> tuple[Source, tuple[Action, ...], Metadata]:
     """The rows, the actions that make the table fit for them, and its metadata then."""
-    _check_generated(table, base.metadata)
+    check_generated(table, base.metadata)
     source = source_of(data)
     added = new_columns(source.schema, base.metadata.schema) if merge_schema else []
     if not added:
@@ -154,7 +154,8 @@ def _prepared(
     return source, control, next(action for action in control if isinstance(action, Metadata))
 
 
-def _check_generated(table: TableRecord, metadata: Metadata) -> None:
+def check_generated(table: TableRecord, metadata: Metadata) -> None:
+    """Refuse tables some of whose columns have values that the writer would have to make."""
     for column in metadata.schema.fields:
         for key in ("delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT"):
             if key in column.metadata:
@@ -165,13 +166,14 @@ def _check_generated(table: TableRecord, metadata: Metadata) -> None:
                 )
 
 
-def _plan(
+def stage_plan(
     table: TableRecord,
     metadata: Metadata,
     storage_options: Mapping[str, str],
     target_bytes: int | None,
     conditions: Mapping[str, str] | None = None,
 ) -> StagePlan:
+    """How files of a table are written."""
     plan = StagePlan(
         table.name, table.location, metadata, dict(storage_options), conditions=conditions or {}
     )
@@ -182,7 +184,8 @@ def _undo(plan: StagePlan, adds: Iterable[AddFile]) -> None:
     Sinks(plan.location, plan.storage_options).delete([decode_path(add.path) for add in adds])
 
 
-def _metrics(adds: Iterable[AddFile]) -> dict[str, str]:
+def write_metrics(adds: Iterable[AddFile]) -> dict[str, str]:
+    """What Delta's history says of files that a write has added."""
     files = list(adds)
     rows = sum(json.loads(add.stats)["numRecords"] for add in files if add.stats)
     return {
@@ -200,12 +203,12 @@ def _replaced(
 ) -> tuple[list[RemoveFile], list[AddFile], ReadSet]:
     """Files to remove, files with the rows of them that stay, and what was read for it."""
     found = snapshot.files(where=predicate, columns=COLUMNS)
-    candidates = _rows(found)
-    test = _partition_test(predicate, snapshot.metadata)
+    candidates = rows_of_files(found)
+    test = partition_test(predicate, snapshot.metadata)
     if test is not None:
         removed = [row for row in candidates if test(json.loads(row["partition_values"]))]
         read = ReadSet(partitions=test, files=frozenset(row["path"] for row in removed))
-        return [_remove(row, now) for row in removed], [], read
+        return [remove_of(row, now) for row in removed], [], read
     removes: list[RemoveFile] = []
     kept: list[AddFile] = []
     rest = replace(plan, conditions={})
@@ -215,7 +218,7 @@ def _replaced(
             staying = rows.filter(_not_true(predicate))
             if staying.num_rows == rows.num_rows:
                 continue
-            removes.append(_remove(row, now))
+            removes.append(remove_of(row, now))
             if staying.num_rows:
                 _check_no_change_data(snapshot)
                 kept += stage(rest, staying.to_batches())
@@ -245,7 +248,7 @@ def _not_true(predicate: Predicate) -> Any:
     return ~pc.coalesce(row_filter(predicate), pc.scalar(False))  # noqa: FBT003
 
 
-def _partition_test(
+def partition_test(
     predicate: Predicate, metadata: Metadata
 ) -> Callable[[Mapping[str, str | None]], bool] | None:
     """Whether a file of a partition has only rows for the condition; None where rows differ."""
@@ -284,15 +287,17 @@ def _check_no_change_data(snapshot: Snapshot) -> None:
         )
 
 
-def _rows(files: pa.Table) -> list[dict[str, Any]]:
+def rows_of_files(files: pa.Table) -> list[dict[str, Any]]:
+    """A listing, file by file."""
     return files.to_pylist()  # type: ignore[no-any-return]
 
 
-def _remove(row: Mapping[str, Any], now: int) -> RemoveFile:
+def remove_of(row: Mapping[str, Any], now: int, *, data_change: bool = True) -> RemoveFile:
+    """The action that removes a listed file."""
     body: dict[str, Any] = {
         "path": row["path"],
         "deletionTimestamp": now,
-        "dataChange": True,
+        "dataChange": data_change,
         "extendedFileMetadata": True,
         "partitionValues": json.loads(row["partition_values"]),
         "size": row["size_bytes"],

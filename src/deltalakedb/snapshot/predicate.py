@@ -161,6 +161,13 @@ def conjuncts(predicate: Predicate) -> tuple[Predicate, ...]:
     return () if predicate == Constant(value=True) else (predicate,)
 
 
+def is_exact(predicate: Predicate) -> bool:
+    """Whether all of it is known: no part is `Opaque`."""
+    if isinstance(predicate, And | Or):
+        return all(is_exact(part) for part in predicate.parts)
+    return not isinstance(predicate, Opaque)
+
+
 def columns_of(predicate: Predicate) -> tuple[Column, ...]:
     """The columns that the predicate names, each once; an `Opaque` part hides its own."""
     found: dict[ColumnPath, Column] = {}

@@ -13,10 +13,13 @@ alone that have any. Columns of tables with column mapping are read by their phy
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import timedelta, timezone, tzinfo
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from deltalakedb.actions.datatypes import (
     VOID,
@@ -32,6 +35,7 @@ from deltalakedb.actions.properties import TableProperties
 from deltalakedb.actions.schema import schema_to_json
 from deltalakedb.snapshot.data_files import DataFile, deleted_rows
 from deltalakedb.snapshot.dataset import layout_of
+from deltalakedb.snapshot.predicate import Opaque, Predicate
 from deltalakedb.snapshot.where import parse_where
 from deltalakedb.spark.file_list import ListedFile, spark_file_list
 from deltalakedb.spark.paths import hadoop_uri, metadata_path
@@ -41,14 +45,17 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType as SparkStruct
 
+    from deltalakedb.actions import Metadata
     from deltalakedb.snapshot import Snapshot
 
 FILE_COLUMNS: Final = (
     *("path", "dv_id", "size_bytes", "modification_time", "partition_values"),
     "deletion_vector",
 )
-_FILE: Final = "__deltalakedb_file"
-_ROW: Final = "__deltalakedb_row"
+FILE: Final = "__deltalakedb_file"
+"""The column with the file of a row, as Spark names files."""
+ROW: Final = "__deltalakedb_row"
+"""The column with the number of a row in its file."""
 # Types whose text in a directory Spark reads as the log means it, whatever the session's time zone.
 _BY_DIRECTORY: Final = frozenset(
     {"string", "long", "integer", "short", "byte", "boolean", "date", "double", "float"}
@@ -61,13 +68,21 @@ def scan(spark: SparkSession, snapshot: Snapshot, *, where: str | None = None) -
     What the condition says of partitions and statistics is used to find the files; whatever it says
     is applied to the rows.
     """
-    predicate = None
-    if where is not None:
-        metadata = snapshot.metadata
-        predicate = parse_where(where, metadata.schema, metadata.partition_columns, strict=False)
+    predicate = None if where is None else planned(spark, snapshot.metadata, where)
     files = snapshot.files(where=predicate, columns=FILE_COLUMNS)
     frame = scan_files(spark, snapshot, files)
     return frame if where is None else frame.where(where)
+
+
+def planned(spark: SparkSession, metadata: Metadata, where: str) -> Predicate:
+    """A condition in Spark's SQL, as far as the catalog can use it to find files.
+
+    Times that name no zone are in that of the session, as they are for Spark.
+    """
+    zone = _zone(str(spark.conf.get("spark.sql.session.timeZone")))
+    if zone is None:
+        return Opaque(where)
+    return parse_where(where, metadata.schema, metadata.partition_columns, strict=False, zone=zone)
 
 
 def scan_files(
@@ -88,6 +103,19 @@ def scan_files(
         rest = reader.without_deleted(partly, with_position=with_position)
         frame = rest if frame is None else frame.unionByName(rest)
     return reader.read(plain, with_position=with_position) if frame is None else frame
+
+
+def _zone(name: str) -> tzinfo | None:
+    """A zone as Spark names them, which may be an offset too; None for one that is unknown."""
+    offset = re.fullmatch(r"(?:GMT|UTC|UT)?([+-])(\d{1,2})(?::?(\d{2}))?", name)
+    if offset is not None:
+        sign, hours, minutes = offset.groups()
+        size = timedelta(hours=int(hours), minutes=int(minutes or 0))
+        return timezone(size if sign == "+" else -size)
+    try:
+        return ZoneInfo("UTC" if name == "Z" else name)
+    except (ZoneInfoNotFoundError, ValueError):
+        return None
 
 
 class _Reader:
@@ -113,15 +141,15 @@ class _Reader:
         extra: list[Column] = []
         if with_position:
             extra = [
-                F.col("_metadata.file_path").alias(_FILE),
-                F.col("_metadata.row_index").alias(_ROW),
+                F.col("_metadata.file_path").alias(FILE),
+                F.col("_metadata.row_index").alias(ROW),
             ]
         if self._partitions and not self._directories_tell(files):
             return self._joined(files, extra)
         partitions = self._partitions if files.num_rows or self._mode == "none" else []
         frame = self._open(files, partitions)
         return frame.select(
-            *self._columns({f.name: F.col(_quoted(f.name)) for f in partitions}), *extra
+            *self._columns({f.name: F.col(quoted(f.name)) for f in partitions}), *extra
         )
 
     def without_deleted(self, files: pa.Table, *, with_position: bool) -> DataFrame:
@@ -139,11 +167,11 @@ class _Reader:
             numbers = deleted.numbers()
             uri = metadata_path(hadoop_uri(self._location, row["path"]))
             name = pa.array([uri]).take(pa.array([0] * len(numbers), pa.int32()))
-            hidden.append(pa.table({_FILE: name, _ROW: numbers}))
+            hidden.append(pa.table({FILE: name, ROW: numbers}))
         if hidden:
             frame = self._spark.createDataFrame(pa.concat_tables(hidden))
-            rows = rows.join(frame, on=[_FILE, _ROW], how="left_anti")
-        return rows if with_position else rows.drop(_FILE, _ROW)
+            rows = rows.join(frame, on=[FILE, ROW], how="left_anti")
+        return rows if with_position else rows.drop(FILE, ROW)
 
     # --- reading --------------------------------------------------------------------------
 
@@ -175,7 +203,7 @@ class _Reader:
         """Every column of the table by its logical name, in order."""
         from pyspark.sql import functions as F  # noqa: N812
 
-        types = _spark_types(self._schema)
+        types = spark_types(self._schema)
         found = []
         for field in self._schema.fields:
             if field.name in partition_values:
@@ -183,9 +211,7 @@ class _Reader:
             elif field.type == VOID or field.name in {f.name for f in self._partitions}:
                 column = F.lit(None).cast(types[field.name])
             else:
-                column = F.col(
-                    _quoted(physical_name(field) if self._mode != "none" else field.name)
-                )
+                column = F.col(quoted(physical_name(field) if self._mode != "none" else field.name))
                 if self._mode != "none" and isinstance(
                     field.type, (StructType, ArrayType, MapType)
                 ):
@@ -226,7 +252,7 @@ class _Reader:
         from pyspark.sql.types import StringType
         from pyspark.sql.types import StructType as SparkStruct
 
-        types = _spark_types(self._schema)
+        types = spark_types(self._schema)
         schema = SparkStruct().add("__file", StringType())
         for i, field in enumerate(self._partitions):
             schema = schema.add(f"__value_{i}", types[field.name])
@@ -275,11 +301,13 @@ def _distinct(table: pa.Table) -> pa.Table:
     return table if all(keep) else table.filter(pc.equal(keep, True))  # noqa: FBT003
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A name as SQL takes it, whatever it is made of."""
     return "`" + name.replace("`", "``") + "`"
 
 
-def _spark_types(schema: StructType) -> dict[str, Any]:
+def spark_types(schema: StructType) -> dict[str, Any]:
+    """Spark's types of the columns, by name."""
     from pyspark.sql.types import StructType as SparkStruct
 
     parsed = SparkStruct.fromJson(json.loads(schema_to_json(schema)))

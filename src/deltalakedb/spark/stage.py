@@ -12,23 +12,29 @@ import json
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from deltalakedb.actions import AddFile
+from deltalakedb.actions import AddFile, CdcFile
 from deltalakedb.actions.codec import from_dict, to_dict
+from deltalakedb.actions.datatypes import STRING, StructField, StructType
 from deltalakedb.actions.partition import decode_path
 from deltalakedb.actions.properties import TableProperties
+from deltalakedb.actions.schema import schema_to_json
 from deltalakedb.errors import ConstraintViolatedError, DeltaLakeDbError
 from deltalakedb.staging.constraints import invariants
 from deltalakedb.staging.fit import fit
 from deltalakedb.staging.sinks import Sinks
-from deltalakedb.staging.stage import StagePlan, stage
+from deltalakedb.staging.stage import StagePlan, Stager, stage
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-_BROKEN = "deltalakedb:constraint:"
+CHANGE_TYPE: Final = "_change_type"
+"""The column that says what a row of change data is about."""
+CHANGE_FOLDER: Final = "_change_data"
+_BROKEN: Final = "deltalakedb:constraint:"
+_Write: TypeAlias = Callable[[Iterable[Any]], tuple[list[AddFile], list[AddFile]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +54,7 @@ class FrameSource:
         """Write the rows where they are."""
         # What is wrong with the columns is told before a job begins.
         fit(self.schema, plan.metadata.schema, table=plan.table)
-        frame, plan = _constrained(self.frame, plan)
-        return stage_frame(frame, plan)
+        return stage_frame_checked(self.frame, plan)
 
 
 def frame_source(frame: DataFrame) -> FrameSource:
@@ -59,39 +64,90 @@ def frame_source(frame: DataFrame) -> FrameSource:
 
 def stage_frame(frame: DataFrame, plan: StagePlan) -> list[AddFile]:
     """Write the rows of a DataFrame as data files; the actions that add them."""
+    return _collected(frame, plan, lambda batches: (stage(plan, batches), []))[0]
+
+
+def stage_frame_checked(frame: DataFrame, plan: StagePlan) -> list[AddFile]:
+    """The same, with rows that fulfil the constraints of the table."""
+    return stage_frame(*_constrained(frame, plan))
+
+
+def stage_changes(frame: DataFrame, plan: StagePlan) -> tuple[list[AddFile], list[CdcFile]]:
+    """Write rows, and change data beside them: rows with a `_change_type` are change data.
+
+    Constraints are checked on the rows that will be in the table.
+    """
+    frame, plan = _constrained(frame, plan, unless=CHANGE_TYPE)
+    adds, changes = _collected(frame, plan, _split(plan))
+    return adds, [
+        CdcFile(path=add.path, partition_values=add.partition_values, size=add.size)
+        for add in changes
+    ]
+
+
+def _split(plan: StagePlan) -> _Write:
+    schema = plan.metadata.schema
+    with_type = StructType((*schema.fields, StructField(CHANGE_TYPE, STRING)))
+    metadata = replace(plan.metadata, schema_string=schema_to_json(with_type))
+    beside = replace(plan, metadata=metadata, folder=CHANGE_FOLDER, enforce=False, conditions={})
+
+    def write(batches: Iterable[Any]) -> tuple[list[AddFile], list[AddFile]]:
+        import pyarrow.compute as pc
+
+        rows, changes = Stager(plan), Stager(beside)
+        try:
+            for batch in batches:
+                kept = pc.is_null(batch.column(CHANGE_TYPE))
+                rows.write(batch.filter(kept).drop_columns([CHANGE_TYPE]))
+                changes.write(batch.filter(pc.invert(kept)))
+            return rows.finish(), changes.finish()
+        except BaseException:
+            rows.abort()
+            changes.abort()
+            raise
+
+    return write
+
+
+def _collected(
+    frame: DataFrame, plan: StagePlan, write: _Write
+) -> tuple[list[AddFile], list[AddFile]]:
+    """Let the executors write; nothing of it is left when one of them refuses its rows."""
     from pyspark.errors import PySparkException
 
     try:
-        told = frame.mapInArrow(_writer(plan), "file string, error string").collect()
+        told = frame.mapInArrow(_writer(write), "file string, beside string, error string")
+        found = told.collect()
     except PySparkException as error:
         raise _refused(error, plan.table) from error
-    adds = [_add(row.file) for row in told if row.file is not None]
-    errors = [row.error for row in told if row.error is not None]
+    adds = [_add(row.file) for row in found if row.file is not None]
+    beside = [_add(row.beside) for row in found if row.beside is not None]
+    errors = [row.error for row in found if row.error is not None]
     if errors:
-        Sinks(plan.location, plan.storage_options).delete([decode_path(a.path) for a in adds])
+        written = [decode_path(add.path) for add in (*adds, *beside)]
+        Sinks(plan.location, plan.storage_options).delete(written)
         failure: DeltaLakeDbError = pickle.loads(base64.b64decode(errors[0]))  # noqa: S301 - ours
         raise failure
-    return adds
+    return adds, beside
 
 
-def _writer(plan: StagePlan) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    def write(batches: Iterable[Any]) -> Iterator[Any]:
+def _writer(write: _Write) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    def run(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
-        files: list[str | None] = []
-        errors: list[str | None] = []
+        told: list[dict[str, str]] = []
         try:
-            for add in stage(plan, batches):
-                files.append(json.dumps(to_dict(add)))
-                errors.append(None)
+            adds, beside = write(batches)
+            told += [{"file": json.dumps(to_dict(add))} for add in adds]
+            told += [{"beside": json.dumps(to_dict(add))} for add in beside]
         except DeltaLakeDbError as error:
-            files.append(None)
-            errors.append(base64.b64encode(pickle.dumps(error)).decode("ascii"))
+            told.append({"error": base64.b64encode(pickle.dumps(error)).decode("ascii")})
+        names = ("file", "beside", "error")
         yield pa.RecordBatch.from_arrays(
-            [pa.array(files, pa.string()), pa.array(errors, pa.string())], ["file", "error"]
+            [pa.array([one.get(name) for one in told], pa.string()) for name in names], list(names)
         )
 
-    return write
+    return run
 
 
 def _add(text: str) -> AddFile:
@@ -103,8 +159,13 @@ def _add(text: str) -> AddFile:
 # --- constraints --------------------------------------------------------------------------
 
 
-def _constrained(frame: DataFrame, plan: StagePlan) -> tuple[DataFrame, StagePlan]:
-    """The same rows, checked by Spark itself, which knows every expression of SQL."""
+def _constrained(
+    frame: DataFrame, plan: StagePlan, *, unless: str | None = None
+) -> tuple[DataFrame, StagePlan]:
+    """The same rows, checked by Spark itself, which knows every expression of SQL.
+
+    Rows with a value in the column `unless` may break any of them.
+    """
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
     conditions = {
@@ -121,6 +182,8 @@ def _constrained(frame: DataFrame, plan: StagePlan) -> tuple[DataFrame, StagePla
     for name, condition in conditions.items():
         told = F.raise_error(F.lit(f"{_BROKEN}{json.dumps([name, condition])}"))
         holds = F.coalesce(F.expr(f"({condition})"), F.lit(False))  # noqa: FBT003
+        if unless is not None:
+            holds = F.col(unless).isNotNull() | holds
         frame = frame.where(holds | told.isNull())
     return frame, replace(plan, conditions={}, enforce=False)
 

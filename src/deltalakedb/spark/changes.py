@@ -1,0 +1,379 @@
+"""Rows of a table are changed: found by Spark, written anew, committed as one version.
+
+Two ways to change rows of a file, by the table property `delta.enableDeletionVectors`:
+
+- copy on write: the file is removed, and all its rows that stay are written to new ones;
+- deletion vectors: the rows that change are marked as deleted in the file, which stays; only their
+  new form is written.
+
+Nothing of it is visible before the commit. What was read goes to the conflict rules: whoever
+changed the same files, or added rows that should have been looked at, makes the commit fail, and
+what was written is deleted again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from deltalakedb.actions import Action, AddFile, CdcFile, RemoveFile
+from deltalakedb.actions.codec import from_dict
+from deltalakedb.actions.jsonvalue import dumps
+from deltalakedb.actions.partition import decode_path
+from deltalakedb.actions.properties import TableProperties
+from deltalakedb.errors import UnsupportedFeatureError
+from deltalakedb.snapshot.data_files import DataFile, deleted_rows
+from deltalakedb.snapshot.dataset import layout_of
+from deltalakedb.snapshot.deletion_vectors import parse_bitmap
+from deltalakedb.snapshot.listing import COLUMNS
+from deltalakedb.spark.paths import hadoop_uri, metadata_path
+from deltalakedb.spark.scan import FILE, ROW, quoted, scan_files
+from deltalakedb.spark.stage import CHANGE_TYPE, stage_changes, stage_frame_checked
+from deltalakedb.staging.sinks import Sinks
+from deltalakedb.staging.vectors import encode_rows, write_vectors
+from deltalakedb.transaction.attempt import ReadSet
+from deltalakedb.writing import Written, check_generated, remove_of, rows_of_files, stage_plan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from deltalakedb.snapshot.predicate import Predicate
+    from deltalakedb.table import Table
+    from deltalakedb.transaction.change import Committed
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """What becomes of the rows for which `when` is true: rows, and change data by its type."""
+
+    when: Column
+    rows: Sequence[tuple[Sequence[Column], str | None]]
+
+
+@dataclass(slots=True)
+class Touched:
+    """The files that a change concerns, and how many of their rows."""
+
+    files: pa.Table
+    rows: list[dict[str, Any]]
+    counts: dict[str, int]
+
+    @property
+    def changed(self) -> int:
+        """How many rows are changed."""
+        return sum(self.counts.values())
+
+
+@dataclass(slots=True)
+class Parts:
+    """What a commit is made of; staged files are deleted by `undo`."""
+
+    removes: list[RemoveFile] = field(default_factory=list)
+    adds: list[AddFile] = field(default_factory=list)
+    marked: list[AddFile] = field(default_factory=list)
+    changes: list[CdcFile] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    control: tuple[Action, ...] = ()
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """All of it, in the order of Delta's log."""
+        return (*self.control, *self.removes, *self.marked, *self.adds, *self.changes)
+
+
+class RowChange:
+    """One change of the rows of one table, from the snapshot that it begins with."""
+
+    def __init__(self, spark: SparkSession, table: Table) -> None:
+        self.spark = spark
+        self.table = table
+        self.snapshot = table.snapshot()
+        self.metadata = self.snapshot.metadata
+        properties = TableProperties(self.snapshot.properties)
+        self.with_vectors = properties.enable_deletion_vectors
+        self.change_data = properties.enable_change_data_feed
+        self._row_tracking = properties.enable_row_tracking
+        self._location = self.snapshot.table.location
+        self._now = table.now_ms()
+        self._began = time.monotonic()
+        self.parts = Parts()
+
+    # --- finding ---------------------------------------------------------------------------
+
+    def find(self, predicate: Predicate | None) -> pa.Table:
+        """The files that may have rows for a condition."""
+        return self.snapshot.files(where=predicate, columns=COLUMNS)
+
+    def rows(self, files: pa.Table) -> DataFrame:
+        """The rows of files, with FILE and ROW."""
+        return scan_files(self.spark, self.snapshot, files, with_position=True)
+
+    def empty(self) -> DataFrame:
+        """No rows, with the columns of the table."""
+        return scan_files(self.spark, self.snapshot, self.find(None).slice(0, 0))
+
+    def touched(self, files: pa.Table, counts: Mapping[str, int]) -> Touched:
+        """Those of the files that have rows which change, by Spark's name of each."""
+        import pyarrow as pa
+
+        rows = rows_of_files(files)
+        named = [counts.get(self._spark_name(row), 0) for row in rows]
+        chosen = [i for i, count in enumerate(named) if count]
+        return Touched(
+            files.take(pa.array(chosen, pa.int64())),
+            [rows[i] for i in chosen],
+            {rows[i]["path"]: named[i] for i in chosen},
+        )
+
+    def _spark_name(self, row: Mapping[str, Any]) -> str:
+        return metadata_path(hadoop_uri(self._location, row["path"]))
+
+    # --- changing --------------------------------------------------------------------------
+
+    def remove(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Remove files."""
+        self.parts.removes += [remove_of(row, self._now) for row in rows]
+
+    def write(self, frame: DataFrame, outcomes: Sequence[Emitted]) -> None:
+        """Write what becomes of the rows of a frame."""
+        if self._row_tracking and not self.with_vectors:
+            raise UnsupportedFeatureError(
+                f"Rows of table {self.table.name!r} cannot be rewritten",
+                why="It tracks rows, and rows that move to another file would lose their ids",
+                fix="Switch deletion vectors on (delta.enableDeletionVectors), or row tracking off",
+            )
+        check_generated(self.snapshot.table, self.metadata)
+        plan = stage_plan(
+            self.snapshot.table, self.metadata, self.snapshot.storage_options, target_bytes=None
+        )
+        names = [column.name for column in self.metadata.schema.fields]
+        emitted = emit(frame, outcomes, names, with_type=self.change_data)
+        if self.change_data:
+            adds, changes = stage_changes(emitted, plan)
+        else:
+            adds, changes = stage_frame_checked(emitted, plan), []
+        self.parts.adds += adds
+        self.parts.changes += changes
+        self.parts.keys += [decode_path(add.path) for add in adds]
+        self.parts.keys += [decode_path(made.path) for made in changes]
+
+    def mark(self, touched: Touched, numbers: Mapping[str, Any]) -> None:
+        """Mark rows as deleted, by path; files that have none left are removed."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        layout = layout_of(self.snapshot)
+        vectors: dict[str, Any] = {}
+        again = []
+        for row in touched.rows:
+            gone = numbers[row["path"]]
+            if row["deletion_vector"] is not None:
+                file = DataFile(row["path"], row["partition_values"], row["deletion_vector"])
+                before = deleted_rows(layout, file)
+                if before is not None:
+                    gone = pa.concat_arrays([before.numbers(), gone])
+            gone = pc.unique(gone).sort()
+            self.parts.removes.append(remove_of(row, self._now))
+            if len(gone) < _records(row):
+                vectors[row["path"]] = gone
+                again.append(row)
+        if not again:
+            return
+        sinks = Sinks(self._location, self.snapshot.storage_options)
+        descriptors, key = write_vectors(sinks, vectors)
+        self.parts.keys.append(key)
+        for row in again:
+            add = _marked(row)
+            self.parts.marked.append(replace(add, deletion_vector=descriptors[row["path"]]))
+
+    def positions(self, rows: DataFrame, touched: Touched) -> dict[str, Any]:
+        """The numbers of rows of a frame with FILE and ROW, by path of the log."""
+        import pyarrow as pa
+
+        found: dict[str, list[Any]] = {}
+        for one in (
+            rows.select(FILE, ROW).mapInArrow(_bitmaps, "file string, rows binary").collect()
+        ):
+            found.setdefault(one.file, []).append(parse_bitmap(bytes(one.rows)).numbers())
+        return {row["path"]: pa.concat_arrays(found[self._spark_name(row)]) for row in touched.rows}
+
+    # --- committing ------------------------------------------------------------------------
+
+    def commit(
+        self,
+        operation: str,
+        *,
+        parameters: Mapping[str, Any],
+        metrics: Mapping[str, Any],
+        read: ReadSet,
+    ) -> Committed | None:
+        """Commit, or nothing where nothing changes."""
+        parts = self.parts
+        if not parts.actions:
+            return None
+        took = str(round((time.monotonic() - self._began) * 1000))
+        removed = {remove.path for remove in parts.removes} - {add.path for add in parts.marked}
+        told = {
+            "numRemovedFiles": str(len(removed)),
+            "numRemovedBytes": str(sum(r.size or 0 for r in parts.removes if r.path in removed)),
+            "numAddedFiles": str(len(parts.adds)),
+            "numAddedBytes": str(sum(add.size for add in parts.adds)),
+            "numAddedChangeFiles": str(len(parts.changes)),
+            **self._vector_metrics(),
+            **{name: str(value) for name, value in metrics.items()},
+            "executionTimeMs": took,
+        }
+        return self.table.commit_written(
+            Written(
+                actions=parts.actions,
+                parameters=parameters,
+                metrics=told,
+                undo=self.undo,
+                read=read,
+                operation=operation,
+            )
+        )
+
+    def undo(self) -> None:
+        """Delete what was written; what cannot be deleted is left to vacuum."""
+        Sinks(self._location, self.snapshot.storage_options).delete(self.parts.keys)
+
+    def _vector_metrics(self) -> dict[str, str]:
+        if not self.with_vectors:
+            return {}
+        before = sum(remove.deletion_vector is not None for remove in self.parts.removes)
+        marked = {add.path for add in self.parts.marked}
+        updated = sum(
+            remove.deletion_vector is not None and remove.path in marked
+            for remove in self.parts.removes
+        )
+        return {
+            "numDeletionVectorsAdded": str(len(marked)),
+            "numDeletionVectorsRemoved": str(before),
+            "numDeletionVectorsUpdated": str(updated),
+        }
+
+
+def emit(
+    frame: DataFrame, outcomes: Sequence[Emitted], names: Sequence[str], *, with_type: bool
+) -> DataFrame:
+    """What becomes of each row: that of the first outcome whose `when` is true; or nothing."""
+    from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+    if not with_type:
+        return _emit_one(frame, outcomes, names)
+    chosen: Column | None = None
+    for outcome in outcomes:
+        made = F.array(
+            *(
+                F.struct(
+                    *(v.alias(n) for v, n in zip(values, names, strict=True)),
+                    F.lit(kind).cast("string").alias(CHANGE_TYPE),
+                )
+                for values, kind in outcome.rows
+            )
+        )
+        if not outcome.rows:
+            made = F.lit(None)
+        chosen = F.when(outcome.when, made) if chosen is None else chosen.when(outcome.when, made)
+    assert chosen is not None  # noqa: S101 - there is always one
+    return frame.select(F.inline(chosen))
+
+
+def _emit_one(frame: DataFrame, outcomes: Sequence[Emitted], names: Sequence[str]) -> DataFrame:
+    """No change data: each row becomes one row or none, which needs no arrays."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    kept: Column | None = None
+    for outcome in outcomes:
+        stays = F.lit(bool(outcome.rows))
+        kept = F.when(outcome.when, stays) if kept is None else kept.when(outcome.when, stays)
+    assert kept is not None  # noqa: S101
+    live = [(outcome.when, outcome.rows[0][0]) for outcome in outcomes if outcome.rows]
+    made = []
+    for i, name in enumerate(names):
+        value = None
+        for when, values in live:
+            value = F.when(when, values[i]) if value is None else value.when(when, values[i])
+        assert value is not None  # noqa: S101
+        made.append(value.alias(name))
+    return frame.where(F.coalesce(kept, F.lit(False))).select(*made)  # noqa: FBT003
+
+
+def columns_named(names: Iterable[str]) -> list[Column]:
+    """Columns by their exact names."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return [F.col(quoted(name)) for name in names]
+
+
+def live_rows(row: Mapping[str, Any]) -> int | None:
+    """How many rows a listed file shows; None where its statistics do not say so."""
+    known = _records_known(row)
+    if known is None:
+        return None
+    vector = row["deletion_vector"]
+    return known - (0 if vector is None else int(json.loads(vector)["cardinality"]))
+
+
+def has_counts(rows: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether all files say how many rows they have, as files with deletion vectors must."""
+    return all(_records_known(row) is not None for row in rows)
+
+
+def _records_known(row: Mapping[str, Any]) -> int | None:
+    stats = None if row["stats"] is None else json.loads(row["stats"])
+    known = None if stats is None else stats.get("numRecords")
+    return None if known is None else int(known)
+
+
+def _records(row: Mapping[str, Any]) -> int:
+    known = _records_known(row)
+    assert known is not None  # noqa: S101 - see has_counts
+    return known
+
+
+def _marked(row: Mapping[str, Any]) -> AddFile:
+    """The same file, whose statistics are wider from now on than its rows."""
+    stats = json.loads(row["stats"])
+    stats["tightBounds"] = False
+    body: dict[str, Any] = {
+        "path": row["path"],
+        "partitionValues": json.loads(row["partition_values"]),
+        "size": row["size_bytes"],
+        "modificationTime": row["modification_time"],
+        "dataChange": True,
+        "stats": dumps(stats),
+        "tags": None if row["tags"] is None else json.loads(row["tags"]),
+        "baseRowId": row["base_row_id"],
+        "defaultRowCommitVersion": row["default_row_commit_version"],
+        "clusteringProvider": row["clustering_provider"],
+    }
+    made = from_dict({"add": {key: value for key, value in body.items() if value is not None}})
+    assert isinstance(made, AddFile)  # noqa: S101 - that is what it says
+    return made
+
+
+def _bitmaps(batches: Iterable[Any]) -> Iterator[Any]:
+    """Rows of each file as one bitmap, sent when all of a task's batches are there."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found: dict[str, list[Any]] = {}
+    for batch in batches:
+        files = batch.column(0).dictionary_encode()
+        for i, name in enumerate(files.dictionary.to_pylist()):
+            mask = pc.equal(files.indices, i)
+            found.setdefault(name, []).append(batch.column(1).filter(mask))
+    names = list(found)
+    encoded = [
+        encode_rows(pc.unique(pa.concat_arrays(found[name])).sort().cast(pa.int64()))
+        for name in names
+    ]
+    yield pa.RecordBatch.from_arrays(
+        [pa.array(names, pa.string()), pa.array(encoded, pa.binary())], ["file", "rows"]
+    )
