@@ -214,6 +214,10 @@ class ConstraintViolatedError(DeltaLakeDbError):
 # --- tables and versions ------------------------------------------------------------------
 
 
+class AmbiguousMergeError(DeltaLakeDbError):
+    """Several rows of the source of a MERGE would change one row of the table."""
+
+
 class TableNotFoundError(DeltaLakeDbError):
     """No table of that name or location is registered in this catalog."""
 

@@ -57,6 +57,7 @@ class Lake:
         retry: RetryPolicy | None = None,
         mirror: str = "inline",
     ) -> None:
+        self.closed = False
         self.store = store
         self.metrics = store.metrics
         self.mirror = Mirror(store, mode=mirror)
@@ -108,6 +109,7 @@ class Lake:
 
     def close(self) -> None:
         """Finish the checkpoints that were begun, and release every connection."""
+        self.closed = True
         self.mirror.close()
         self.store.close()
 

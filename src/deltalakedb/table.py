@@ -73,6 +73,10 @@ class Table:
         """The version this handle last saw."""
         return self._base().version
 
+    def state(self) -> TableState:
+        """What a commit of this handle starts from."""
+        return self._base()
+
     def now_ms(self) -> int:
         """The time by the clock of the catalog's writers, in milliseconds."""
         return self._store.clock.now_ms()

@@ -44,6 +44,16 @@ class Assignments:
         """The columns that get new values, or new values of fields."""
         return frozenset(path[0] for path in self._values)
 
+    def whole(self) -> dict[str, Column]:
+        """The values of columns, for rows that are new: fields of structs cannot be set there."""
+        for path in self._values:
+            if len(path) > 1:
+                raise InvalidConditionError(
+                    f"{'.'.join(path)!r} is a field, and new rows get whole columns",
+                    fix=f"Give a value for {path[0]!r}, e.g. named_struct(...)",
+                )
+        return {path[0]: value for path, value in self._values.items()}
+
     def applied(self, *, alias: str | None = None) -> list[Column]:
         """All columns of the table with their new values; `alias` is that of the table."""
         from pyspark.sql import functions as F  # noqa: N812 - its usual name

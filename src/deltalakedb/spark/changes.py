@@ -17,6 +17,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions import Action, AddFile, CdcFile, RemoveFile
@@ -140,6 +141,10 @@ class RowChange:
 
     def write(self, frame: DataFrame, outcomes: Sequence[Emitted]) -> None:
         """Write what becomes of the rows of a frame."""
+        self.write_all([(frame, outcomes)])
+
+    def write_all(self, parts: Sequence[tuple[DataFrame, Sequence[Emitted]]]) -> None:
+        """Write what becomes of the rows of several frames, in one job."""
         if self._row_tracking and not self.with_vectors:
             raise UnsupportedFeatureError(
                 f"Rows of table {self.table.name!r} cannot be rewritten",
@@ -151,7 +156,13 @@ class RowChange:
             self.snapshot.table, self.metadata, self.snapshot.storage_options, target_bytes=None
         )
         names = [column.name for column in self.metadata.schema.fields]
-        emitted = emit(frame, outcomes, names, with_type=self.change_data)
+        emitted = reduce(
+            lambda above, below: above.unionAll(below),
+            [emit(frame, made, names, with_type=self.change_data) for frame, made in parts],
+        )
+        if self.metadata.partition_columns:
+            # Otherwise every task would write a file of its own for each partition.
+            emitted = emitted.hint("rebalance", *self.metadata.partition_columns)
         if self.change_data:
             adds, changes = stage_changes(emitted, plan)
         else:
@@ -323,6 +334,11 @@ def live_rows(row: Mapping[str, Any]) -> int | None:
 def has_counts(rows: Iterable[Mapping[str, Any]]) -> bool:
     """Whether all files say how many rows they have, as files with deletion vectors must."""
     return all(_records_known(row) is not None for row in rows)
+
+
+def written_rows(adds: Iterable[AddFile]) -> int:
+    """How many rows new files have."""
+    return sum(json.loads(add.stats)["numRecords"] for add in adds if add.stats)
 
 
 def _records_known(row: Mapping[str, Any]) -> int | None:

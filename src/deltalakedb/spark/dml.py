@@ -16,6 +16,7 @@ from deltalakedb.spark.changes import (
     columns_named,
     has_counts,
     live_rows,
+    written_rows,
 )
 from deltalakedb.spark.conditions import (
     as_column,
@@ -53,7 +54,7 @@ def delete(spark: SparkSession, table: Table, condition: Any = None) -> Committe
     except BaseException:
         change.undo()
         raise
-    copied = _copied(change) if not change.with_vectors else 0
+    copied = written_rows(change.parts.adds) if not change.with_vectors else 0
     return change.commit(
         "DELETE",
         parameters=found.parameters,
@@ -84,7 +85,7 @@ def update(
     except BaseException:
         change.undo()
         raise
-    copied = _copied(change) - touched.changed if touched.rows else 0
+    copied = written_rows(change.parts.adds) - touched.changed if touched.rows else 0
     return change.commit(
         "UPDATE",
         parameters=found.parameters,
@@ -200,9 +201,3 @@ def _update_rows(
     if everything:
         outcomes.append(Emitted(~matches, [(before, None)]))
     change.write(rows, outcomes)
-
-
-def _copied(change: RowChange) -> int:
-    import json
-
-    return sum(json.loads(add.stats)["numRecords"] for add in change.parts.adds if add.stats)

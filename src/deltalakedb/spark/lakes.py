@@ -1,0 +1,70 @@
+"""The catalog that a Spark session works with: opened once for each URL, closed at the end."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from deltalakedb.errors import ConfigurationError
+from deltalakedb.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CATALOG: Final = "spark.deltalakedb.catalog"
+"""The setting of a session that names its catalog."""
+_STORAGE: Final = "spark.deltalakedb.storage."
+_open: dict[tuple[str, tuple[tuple[str, str], ...]], Lake] = {}
+_lock = threading.Lock()
+
+
+def lake_of(
+    spark: SparkSession,
+    catalog: str | Lake | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Lake:
+    """The lake at a URL, or of the session's settings; one that was opened elsewhere is used as is.
+
+    Options of the object store are taken from `spark.deltalakedb.storage.*` where none are given.
+    """
+    if isinstance(catalog, Lake):
+        return catalog
+    url = catalog or spark.conf.get(CATALOG, None)
+    if not url:
+        raise ConfigurationError(
+            "No catalog is named",
+            fix=f"Pass catalog='sqlite:///lake.db', or set {CATALOG} in the session",
+        )
+    options = _session_options(spark) if storage_options is None else dict(storage_options)
+    return open_lake(url, options)
+
+
+def open_lake(url: str, storage_options: Mapping[str, str]) -> Lake:
+    """One lake for each URL and options, for as long as the process lives."""
+    key = (url, tuple(sorted(storage_options.items())))
+    with _lock:
+        found = _open.get(key)
+        if found is None or found.closed:
+            found = _open[key] = Lake.connect(url, storage_options=dict(storage_options))
+        return found
+
+
+def _session_options(spark: SparkSession) -> dict[str, str]:
+    settings = spark.conf.getAll
+    found = settings() if callable(settings) else settings
+    return {
+        name.removeprefix(_STORAGE): value
+        for name, value in dict(found).items()
+        if name.startswith(_STORAGE)
+    }
+
+
+def _close_all() -> None:
+    with _lock:
+        while _open:
+            _open.popitem()[1].close()
+
+
+atexit.register(_close_all)

@@ -1,0 +1,524 @@
+"""MERGE: rows of a source change, delete and add rows of a table, in one version.
+
+How it is done:
+
+1. The source is materialised, so that it is the same each time it is looked at.
+2. The files that may have matching rows are joined with it, once. What is kept of that are pairs
+   of positions: which row of which file, which row of the source, and which clause it is.
+3. The files that have rows which change are read a second time, and written anew with their rows
+   changed (or only the changed rows, where the table has deletion vectors). Rows of the source
+   that matched nothing are inserted.
+
+A condition is evaluated once for each pair of rows, and never again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from deltalakedb.actions import Metadata
+from deltalakedb.actions.arrow import schema_from_any
+from deltalakedb.actions.datatypes import StructField, StructType
+from deltalakedb.actions.jsonvalue import dumps
+from deltalakedb.errors import AmbiguousMergeError, ConfigurationError, InvalidConditionError
+from deltalakedb.snapshot.predicate import Constant, Opaque, Predicate, conjunction
+from deltalakedb.spark.assignments import Assignments
+from deltalakedb.spark.changes import (
+    Emitted,
+    RowChange,
+    Touched,
+    has_counts,
+    live_rows,
+    written_rows,
+)
+from deltalakedb.spark.conditions import as_column, holds, partitions_read
+from deltalakedb.spark.merge_plan import read_condition, source_bounds
+from deltalakedb.spark.scan import FILE, ROW, planned, quoted, spark_types
+from deltalakedb.transaction.attempt import ReadSet
+from deltalakedb.transaction.change_table import add_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from deltalakedb.table import Table
+    from deltalakedb.transaction.change import Committed
+
+Kind: TypeAlias = Literal["matched", "not matched", "not matched by source"]
+Act: TypeAlias = Literal["update", "delete", "insert"]
+ALL: Final = "*"
+"""In the place of assignments: every column, from the column of the same name."""
+
+_PLAIN_TARGET: Final = "__deltalakedb_target"
+_PLAIN_SOURCE: Final = "__deltalakedb_source"
+_SOURCE_ROW: Final = "__deltalakedb_source_row"
+_CLAUSE: Final = "__deltalakedb_clause"
+_AT_FILE: Final = "__deltalakedb_at_file"
+_AT_ROW: Final = "__deltalakedb_at_row"
+_NO_CLAUSE: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """One WHEN clause."""
+
+    kind: Kind
+    act: Act
+    condition: Any = None
+    assignments: Mapping[str, Any] | str | None = None
+
+    def shown(self) -> dict[str, str]:
+        """As Delta's history has it."""
+        told = {} if self.condition is None else {"predicate": str(self.condition)}
+        return {**told, "actionType": self.act}
+
+
+def merge(
+    spark: SparkSession,
+    table: Table,
+    source: DataFrame,
+    *,
+    condition: Any,
+    clauses: Sequence[Clause],
+    alias: str | None = None,
+    evolve: bool = False,
+) -> tuple[Committed | None, dict[str, int]]:
+    """Merge a source into a table; the commit, if anything changed, and counts of rows."""
+    _check_clauses(clauses)
+    made = _Merge(
+        spark, table, source, condition=condition, clauses=clauses, alias=alias, evolve=evolve
+    )
+    return made.run()
+
+
+class _Merge:
+    """One MERGE."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        table: Table,
+        source: DataFrame,
+        *,
+        condition: Any,
+        clauses: Sequence[Clause],
+        alias: str | None,
+        evolve: bool,
+    ) -> None:
+        self._spark = spark
+        self._change = RowChange(spark, table)
+        self._clauses = clauses
+        self._changing = [c for c in clauses if c.kind != "not matched"]
+        self._inserting = [c for c in clauses if c.kind == "not matched"]
+        self._by_source = any(c.kind == "not matched by source" for c in clauses)
+        self._condition = condition
+        self._evolve = evolve
+        self._source_columns = source.columns
+        self._t = alias or _PLAIN_TARGET
+        self._s = _alias_of(source) or _PLAIN_SOURCE
+        self._given_source = source
+        if evolve:
+            self._add_columns(source)
+
+    def run(self) -> tuple[Committed | None, dict[str, int]]:
+        """Find, write, commit."""
+        from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+        numbered = self._given_source.withColumn(_SOURCE_ROW, F.monotonically_increasing_id())
+        self._values = self._prepared()
+        text = self._condition_text(numbered.alias(self._s))
+        self._source = numbered.localCheckpoint().alias(self._s)
+        predicate = self._predicate(text)
+        files = self._change.find(predicate)
+        pairs = self._pairs(files)
+        decided, counts, touched = self._decided(files, pairs)
+        metrics = dict(counts)
+        metrics["numSourceRows"] = self._source.count()
+        try:
+            self._write(pairs, decided, touched, metrics)
+        except BaseException:
+            self._change.undo()
+            raise
+        test = partitions_read(predicate, self._change.metadata)
+        read = ReadSet(partitions=test, files=frozenset(files["path"].to_pylist()))
+        committed = self._change.commit(
+            "MERGE", parameters=self._parameters(text), metrics=metrics, read=read
+        )
+        return committed, metrics
+
+    # --- before anything is read ------------------------------------------------------------
+
+    def _add_columns(self, source: DataFrame) -> None:
+        """Columns of the source that the table lacks, where a clause would set them."""
+        change = self._change
+        known = {field.name.lower() for field in change.metadata.schema.fields}
+        named: set[str] = set()
+        for clause in self._clauses:
+            if clause.assignments == ALL:
+                named |= {name.lower() for name in source.columns}
+            elif isinstance(clause.assignments, Mapping):
+                named |= {_last(name).lower() for name in clause.assignments}
+        missing = [
+            field
+            for field in schema_from_any(source.schema).fields
+            if field.name.lower() not in known and field.name.lower() in named
+        ]
+        if not missing:
+            return
+        added = StructType(tuple(StructField(f.name, f.type, nullable=True) for f in missing))
+        control = add_columns(change.snapshot.table, change.table.state(), added).actions
+        change.parts.control = control
+        change.metadata = next(one for one in control if isinstance(one, Metadata))
+
+    def _prepared(self) -> dict[int, list[Column]]:
+        """The new values of all columns, by the number of the clause."""
+        return {
+            number: self._values_of(clause)
+            for number, clause in enumerate(self._clauses)
+            if clause.act != "delete"
+        }
+
+    def _values_of(self, clause: Clause) -> list[Column]:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        schema = self._change.metadata.schema
+        types = spark_types(schema)
+        given = clause.assignments
+        if given == ALL:
+            given = self._all(clause)
+        assert isinstance(given, Mapping)  # noqa: S101 - the builder takes nothing else
+        if clause.act == "update":
+            return Assignments(schema, given, alias=self._t).applied(alias=self._t)
+        values = Assignments(schema, given, alias=self._t).whole()
+        return [
+            values.get(field.name, F.lit(None)).cast(types[field.name]) for field in schema.fields
+        ]
+
+    def _all(self, clause: Clause) -> dict[str, Column]:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        there = {name.lower(): name for name in self._source_columns}
+        found: dict[str, Column] = {}
+        for field in self._change.metadata.schema.fields:
+            name = there.get(field.name.lower())
+            if name is not None:
+                found[quoted(field.name)] = F.col(f"{quoted(self._s)}.{quoted(name)}")
+            elif not self._evolve:
+                raise InvalidConditionError(
+                    f"The source of the MERGE has no column {field.name!r}",
+                    why=f"{clause.act}All takes every column of the table from it; it has: "
+                    f"{', '.join(self._source_columns)}",
+                    fix="Name the columns to set, or allow for it with withSchemaEvolution()",
+                )
+        return found
+
+    def _condition_text(self, source: DataFrame) -> str | None:
+        """The condition as text, after Spark has resolved it, which tells what is wrong with it."""
+        from pyspark.errors import AnalysisException
+
+        try:
+            target = self._widened(self._change.empty()).alias(self._t)
+            joined = target.join(source, as_column(self._condition), "inner")
+            joined.select(*self._resolvable(inserting=False))
+            source.select(*self._resolvable(inserting=True))
+            plan = getattr(joined, "_jdf", None)
+            if plan is None:
+                _ = joined.schema
+                return self._condition if isinstance(self._condition, str) else None
+            analyzed = plan.queryExecution().analyzed()
+        except AnalysisException as error:
+            raise InvalidConditionError(
+                "The MERGE cannot be resolved",
+                why=str(error).split("\n\nJVM stacktrace")[0].split(";\n")[0],
+                fix=f"Columns of the table are {self._t}.name, of the source {self._s}.name; give "
+                "both an alias",
+            ) from error
+        if isinstance(self._condition, str):
+            return self._condition
+        return str(analyzed.condition().get().sql())
+
+    def _resolvable(self, *, inserting: bool) -> list[Column]:
+        """What clauses evaluate: with a row of the table, or of the source alone."""
+        found = []
+        for number, clause in enumerate(self._clauses):
+            if (clause.kind == "not matched") == inserting:
+                found += self._values.get(number, [])
+                found += [] if clause.condition is None else [holds(clause.condition)]
+        return found
+
+    # --- finding ----------------------------------------------------------------------------
+
+    def _predicate(self, text: str | None) -> Predicate:
+        change = self._change
+        if self._by_source:
+            return Constant(value=True)
+        old = change.snapshot.metadata
+        parts = read_condition(
+            text,
+            old.schema,
+            target=self._t,
+            source=self._s,
+            source_columns=self._source_columns,
+        )
+        known = list(parts.target)
+        if parts.keys and change.snapshot.num_files > 1:
+            known += source_bounds(
+                self._source, parts.keys, old.schema, list(old.partition_columns)
+            )
+        found = [planned(self._spark, old, part) for part in known]
+        return conjunction([*found, Opaque("the rest of the condition")])
+
+    def _pairs(self, files: Any) -> DataFrame:
+        """Which row of the table, which row of the source, and which clause; what has none too."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        how = "left" if self._by_source else "inner"
+        target = self._widened(self._change.rows(files)).alias(self._t)
+        joined = target.join(self._source, as_column(self._condition), how)
+        matched = F.col(_SOURCE_ROW).isNotNull()
+        clause = self._clause_number(matched)
+        found = joined.select(
+            F.col(FILE).alias(_AT_FILE),
+            F.col(ROW).alias(_AT_ROW),
+            F.col(_SOURCE_ROW),
+            clause.alias(_CLAUSE),
+        )
+        # Rows that nothing happens to are of no use, unless their partner is to be inserted.
+        kept = F.col(_CLAUSE) != _NO_CLAUSE
+        if self._inserting:
+            kept = kept | F.col(_SOURCE_ROW).isNotNull()
+        return found.where(kept).localCheckpoint()
+
+    def _clause_number(self, matched: Column) -> Column:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        number: Column | None = None
+        for i, clause in enumerate(self._clauses):
+            if clause.kind == "not matched":
+                continue
+            applies = matched if clause.kind == "matched" else ~matched
+            if clause.condition is not None:
+                applies = applies & holds(clause.condition)
+            number = F.when(applies, F.lit(i)) if number is None else number.when(applies, F.lit(i))
+        return F.lit(_NO_CLAUSE) if number is None else number.otherwise(F.lit(_NO_CLAUSE))
+
+    def _decided(
+        self, files: Any, pairs: DataFrame
+    ) -> tuple[DataFrame | None, dict[str, int], Touched]:
+        """One clause for each row of the table that changes, with the row of the source."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        change = self._change
+        if not self._changing:
+            return None, {}, change.touched(files, {})
+        decided = (
+            pairs.where(F.col(_CLAUSE) != _NO_CLAUSE)
+            .groupBy(_AT_FILE, _AT_ROW)
+            .agg(
+                F.count("*").alias("__partners"),
+                F.min(_CLAUSE).alias(_CLAUSE),
+                F.min(_SOURCE_ROW).alias(_SOURCE_ROW),
+            )
+        ).localCheckpoint()
+        counted = (
+            decided.groupBy(_AT_FILE, _CLAUSE)
+            .agg(F.count("*").alias("rows"), F.max("__partners").alias("partners"))
+            .collect()
+        )
+        if any(row.partners > 1 for row in counted) and not self._only_deletes():
+            raise AmbiguousMergeError(
+                f"Several rows of the source match one row of table {change.table.name!r}",
+                why="Which of them it should take its values from is not said",
+                fix="Make the rows of the source unique for the condition, e.g. by "
+                "dropDuplicates, or narrow the condition of the clause",
+            )
+        by_file: dict[str, int] = {}
+        counts: dict[str, int] = {}
+        for row in counted:
+            by_file[row[_AT_FILE]] = by_file.get(row[_AT_FILE], 0) + row.rows
+            name = _metric(self._clauses[row[_CLAUSE]])
+            counts[name] = counts.get(name, 0) + row.rows
+        return decided, counts, change.touched(files, by_file)
+
+    def _only_deletes(self) -> bool:
+        """Whether it makes no difference which row of the source it is."""
+        matched = [clause for clause in self._clauses if clause.kind == "matched"]
+        return len(matched) == 1 and matched[0].act == "delete" and matched[0].condition is None
+
+    # --- writing ----------------------------------------------------------------------------
+
+    def _write(
+        self,
+        pairs: DataFrame,
+        decided: DataFrame | None,
+        touched: Touched,
+        metrics: dict[str, int],
+    ) -> None:
+        change = self._change
+        copied = 0
+        parts: list[tuple[DataFrame, Sequence[Emitted]]] = []
+        if decided is not None and touched.rows:
+            marking = change.with_vectors and has_counts(touched.rows)
+            if marking:
+                positions = decided.withColumnsRenamed({_AT_FILE: FILE, _AT_ROW: ROW})
+                change.mark(touched, change.positions(positions, touched))
+            else:
+                change.remove(touched.rows)
+                copied = sum(live_rows(row) or 0 for row in touched.rows) - touched.changed
+            if not marking or change.change_data or self._updates():
+                parts.append(self._changed(decided, touched, marking=marking))
+        if self._inserting:
+            parts.append(self._inserted(pairs))
+        if parts:
+            change.write_all(parts)
+        output = written_rows(change.parts.adds)
+        updated = sum(metrics.get(name, 0) for name in ("matched updated", "source updated"))
+        deleted = sum(metrics.get(name, 0) for name in ("matched deleted", "source deleted"))
+        found = dict(metrics)
+        metrics.clear()
+        metrics.update(
+            {
+                "numSourceRows": found["numSourceRows"],
+                "numTargetRowsInserted": output - copied - updated,
+                "numTargetRowsUpdated": updated,
+                "numTargetRowsDeleted": deleted,
+                "numTargetRowsMatchedUpdated": found.get("matched updated", 0),
+                "numTargetRowsMatchedDeleted": found.get("matched deleted", 0),
+                "numTargetRowsNotMatchedBySourceUpdated": found.get("source updated", 0),
+                "numTargetRowsNotMatchedBySourceDeleted": found.get("source deleted", 0),
+                "numTargetRowsCopied": copied,
+                "numOutputRows": output,
+                "numTargetFilesAdded": len(change.parts.adds),
+                "numTargetFilesRemoved": len(change.parts.removes) - len(change.parts.marked),
+                "numTargetChangeFilesAdded": len(change.parts.changes),
+            }
+        )
+
+    def _updates(self) -> bool:
+        return any(clause.act == "update" for clause in self._changing)
+
+    def _changed(
+        self, decided: DataFrame, touched: Touched, *, marking: bool
+    ) -> tuple[DataFrame, list[Emitted]]:
+        """The rows of the files that change, each with its clause and its partner."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        change = self._change
+        target = self._widened(change.rows(touched.files)).alias(self._t)
+        where = (F.col(FILE) == F.col(_AT_FILE)) & (F.col(ROW) == F.col(_AT_ROW))
+        chosen = decided.withColumnRenamed(_SOURCE_ROW, "__deltalakedb_partner")
+        rows = target.join(chosen, where, "inner" if marking else "left")
+        partner = F.col("__deltalakedb_partner") == F.col(_SOURCE_ROW)
+        rows = rows.join(self._source, partner, "left")
+        names = [field.name for field in change.metadata.schema.fields]
+        before = [F.col(f"{quoted(self._t)}.{quoted(name)}") for name in names]
+        outcomes = []
+        for number, clause in enumerate(self._clauses):
+            if clause.kind == "not matched":
+                continue
+            applies = F.coalesce(F.col(_CLAUSE) == number, F.lit(False))  # noqa: FBT003
+            outcomes.append(Emitted(applies, self._emitted(number, clause, before)))
+        if not marking:
+            outcomes.append(Emitted(F.col(_CLAUSE).isNull(), [(before, None)]))
+        return rows, outcomes
+
+    def _emitted(
+        self, number: int, clause: Clause, before: list[Column]
+    ) -> list[tuple[list[Column], str | None]]:
+        feed = self._change.change_data
+        if clause.act == "delete":
+            return [(before, "delete")] if feed else []
+        after = self._values[number]
+        changes: list[tuple[list[Column], str | None]] = [
+            (before, "update_preimage"),
+            (after, "update_postimage"),
+        ]
+        return [(after, None), *(changes if feed else [])]
+
+    def _inserted(self, pairs: DataFrame) -> tuple[DataFrame, list[Emitted]]:
+        """The rows of the source that matched nothing."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        partners = pairs.select(F.col(_SOURCE_ROW).alias("__deltalakedb_partner")).distinct()
+        alone = self._source.join(
+            partners, F.col(_SOURCE_ROW) == F.col("__deltalakedb_partner"), "left_anti"
+        )
+        outcomes = []
+        for number, clause in enumerate(self._clauses):
+            if clause.kind != "not matched":
+                continue
+            applies = F.lit(True) if clause.condition is None else holds(clause.condition)  # noqa: FBT003
+            values = self._values[number]
+            made: list[tuple[list[Column], str | None]] = [(values, None)]
+            if self._change.change_data:
+                made.append((values, "insert"))
+            outcomes.append(Emitted(applies, made))
+        return alone, outcomes
+
+    def _widened(self, rows: DataFrame) -> DataFrame:
+        """The rows with the columns that the table gets by this MERGE."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        schema = self._change.metadata.schema
+        types = spark_types(schema)
+        there = {field.name for field in self._change.snapshot.schema.fields}
+        new = {
+            f.name: F.lit(None).cast(types[f.name]) for f in schema.fields if f.name not in there
+        }
+        return rows.withColumns(new) if new else rows
+
+    def _parameters(self, text: str | None) -> dict[str, Any]:
+        def shown(kind: Kind) -> str:
+            return dumps([clause.shown() for clause in self._clauses if clause.kind == kind])
+
+        return {
+            "predicate": dumps([text or str(self._condition)]),
+            "matchedPredicates": shown("matched"),
+            "notMatchedPredicates": shown("not matched"),
+            "notMatchedBySourcePredicates": shown("not matched by source"),
+        }
+
+
+def _check_clauses(clauses: Sequence[Clause]) -> None:
+    if not clauses:
+        raise ConfigurationError(
+            "The MERGE has no clause",
+            fix="Say what happens, e.g. .whenMatchedUpdateAll() or .whenNotMatchedInsertAll()",
+        )
+    for kind in ("matched", "not matched", "not matched by source"):
+        same = [clause for clause in clauses if clause.kind == kind]
+        if any(clause.condition is None for clause in same[:-1]):
+            raise ConfigurationError(
+                f"A clause for rows that are {kind} has no condition, and others follow",
+                why="They would never be reached",
+                fix="Give it a condition, or make it the last one of its kind",
+            )
+
+
+def _metric(clause: Clause) -> str:
+    where = "matched" if clause.kind == "matched" else "source"
+    return f"{where} {clause.act}d"
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2].strip("`")
+
+
+def _alias_of(frame: DataFrame) -> str | None:
+    """The alias that a user gave a DataFrame, below what was done to it since."""
+    inner = getattr(frame, "_jdf", None)
+    if inner is None:
+        plan = getattr(frame, "_plan", None)
+        while plan is not None:
+            if type(plan).__name__ == "SubqueryAlias":
+                return str(plan._alias)  # noqa: SLF001 - nothing else tells it
+            plan = getattr(plan, "_child", None)
+        return None
+    plan = inner.queryExecution().analyzed()
+    while True:
+        if plan.getClass().getSimpleName() == "SubqueryAlias":
+            return str(plan.alias())
+        if plan.children().size() != 1:
+            return None
+        plan = plan.children().apply(0)

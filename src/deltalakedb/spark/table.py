@@ -1,0 +1,194 @@
+"""`DeltaTable`: tables of a lake as users of Delta on Spark know them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from deltalakedb.errors import ConfigurationError, TableNotFoundError
+from deltalakedb.spark.dml import delete, update
+from deltalakedb.spark.lakes import lake_of
+from deltalakedb.spark.merge_builder import DeltaMergeBuilder
+from deltalakedb.spark.scan import scan
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from deltalakedb.lake import Lake
+    from deltalakedb.table import Table
+    from deltalakedb.transaction.change import Committed
+
+_HISTORY = (
+    "version bigint, timestamp timestamp, userId string, userName string, operation string, "
+    "operationParameters map<string,string>, readVersion bigint, isolationLevel string, "
+    "isBlindAppend boolean, operationMetrics map<string,string>, userMetadata string, "
+    "engineInfo string"
+)
+_DETAIL = (
+    "format string, id string, name string, description string, location string, "
+    "createdAt timestamp, lastModified timestamp, partitionColumns array<string>, numFiles bigint, "
+    "sizeInBytes bigint, properties map<string,string>, minReaderVersion int, "
+    "minWriterVersion int, tableFeatures array<string>"
+)
+
+
+class DeltaTable:
+    """A table of a lake, on Spark. Names and meanings are those of `delta.tables.DeltaTable`.
+
+    Every change is one commit in the catalog, published to `_delta_log` as all others are.
+    """
+
+    def __init__(
+        self, spark: SparkSession, lake: Lake, table: Table, alias: str | None = None
+    ) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._table = table
+        self._alias = alias
+
+    def __repr__(self) -> str:
+        return f"DeltaTable({self._table.name!r}, location={self._table.location!r})"
+
+    @classmethod
+    def forName(
+        cls,
+        sparkSession: SparkSession,
+        tableOrViewName: str,
+        catalog: str | Lake | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> DeltaTable:
+        """The table of that name in the catalog (or in that of `spark.deltalakedb.catalog`)."""
+        lake = lake_of(sparkSession, catalog, storage_options)
+        return cls(sparkSession, lake, lake.table(tableOrViewName))
+
+    @classmethod
+    def forPath(
+        cls,
+        sparkSession: SparkSession,
+        path: str,
+        catalog: str | Lake | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> DeltaTable:
+        """The table at that location in the catalog."""
+        return cls.forName(sparkSession, path, catalog, storage_options)
+
+    @classmethod
+    def isDeltaTable(
+        cls, sparkSession: SparkSession, identifier: str, catalog: str | Lake | None = None
+    ) -> bool:
+        """Whether the catalog has a table of that name or location."""
+        try:
+            lake_of(sparkSession, catalog).table(identifier)
+        except TableNotFoundError:
+            return False
+        return True
+
+    # --- reading ---------------------------------------------------------------------------
+
+    def toDF(
+        self,
+        version: int | None = None,
+        timestamp: datetime | str | None = None,
+        where: str | None = None,
+    ) -> DataFrame:
+        """The rows now, at a version, or as they were at a time; those for a condition only."""
+        frame = scan(self._spark, self._table.snapshot(version, timestamp=timestamp), where=where)
+        return frame if self._alias is None else frame.alias(self._alias)
+
+    def alias(self, aliasName: str) -> DeltaTable:
+        """The same table, whose columns are `aliasName.column` in conditions."""
+        return DeltaTable(self._spark, self._lake, self._table, aliasName)
+
+    def history(self, limit: int | None = None) -> DataFrame:
+        """The commits, newest first."""
+        from datetime import timedelta
+
+        rows = []
+        for record in self._table.history(limit):
+            info = record.commit_info
+            fields: Mapping[str, Any] = {} if info is None else info.fields
+            moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=record.committed_at)
+            rows.append(
+                (
+                    record.version,
+                    moment,
+                    fields.get("userId"),
+                    fields.get("userName") or record.committer,
+                    fields.get("operation"),
+                    _texts(fields.get("operationParameters")),
+                    fields.get("readVersion"),
+                    fields.get("isolationLevel"),
+                    fields.get("isBlindAppend"),
+                    _texts(fields.get("operationMetrics")),
+                    fields.get("userMetadata"),
+                    fields.get("engineInfo"),
+                )
+            )
+        return self._spark.createDataFrame(rows, _HISTORY)
+
+    def detail(self) -> DataFrame:
+        """What is known of the table now, in one row."""
+        snapshot = self._table.snapshot()
+        metadata, protocol = snapshot.metadata, snapshot.protocol
+        created = metadata.created_time
+        features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+        row = (
+            "delta",
+            metadata.id,
+            self._table.name,
+            metadata.description,
+            self._table.location,
+            None if created is None else datetime.fromtimestamp(created / 1000, UTC),
+            snapshot.timestamp,
+            list(snapshot.partition_columns),
+            snapshot.num_files,
+            snapshot.size_bytes,
+            dict(snapshot.properties),
+            protocol.min_reader_version,
+            protocol.min_writer_version,
+            sorted(features),
+        )
+        return self._spark.createDataFrame([row], _DETAIL)
+
+    # --- changing rows -----------------------------------------------------------------------
+
+    def delete(self, condition: str | Column | None = None) -> DataFrame:
+        """Delete the rows for which a condition is true, or all; how many."""
+        return self._affected(delete(self._spark, self._table, condition), "numDeletedRows")
+
+    def update(
+        self,
+        condition: str | Column | None = None,
+        set: Mapping[str, str | Column] | None = None,  # noqa: A002 - Delta's name
+    ) -> DataFrame:
+        """Set columns of the rows for which a condition is true, or of all; how many."""
+        if set is None:
+            raise ConfigurationError(
+                "There is nothing to set",
+                fix="Pass columns and their new values, e.g. set={'price': 'price * 2'}",
+            )
+        return self._affected(update(self._spark, self._table, condition, set), "numUpdatedRows")
+
+    def merge(self, source: DataFrame, condition: str | Column) -> DeltaMergeBuilder:
+        """Merge rows of a source; add clauses, then `execute()`."""
+        return DeltaMergeBuilder(self._spark, self._table, source, condition, self._alias)
+
+    def _affected(self, committed: Committed | None, metric: str) -> DataFrame:
+        rows = 0
+        if committed is not None:
+            info = self._table.history(1)[0].commit_info
+            told = (info and info.operation_metrics) or {}
+            rows = int(told.get(metric, -1))
+        return self._spark.createDataFrame([(rows,)], "num_affected_rows bigint")
+
+
+def _texts(values: Mapping[str, Any] | None) -> dict[str, str] | None:
+    if values is None:
+        return None
+    return {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in values.items()
+        if value is not None
+    }
