@@ -115,8 +115,11 @@ def _collected(
     """Let the executors write; nothing of it is left when one of them refuses its rows."""
     from pyspark.errors import PySparkException
 
+    # PySpark cannot send columns that have a dot in their names.
+    names = list(frame.columns)
+    plain = frame.toDF(*(f"_{i}" for i in range(len(names))))
     try:
-        told = frame.mapInArrow(_writer(write), "file string, beside string, error string")
+        told = plain.mapInArrow(_writer(write, names), "file string, beside string, error string")
         found = told.collect()
     except PySparkException as error:
         raise _refused(error, plan.table) from error
@@ -131,13 +134,13 @@ def _collected(
     return adds, beside
 
 
-def _writer(write: _Write) -> Callable[[Iterable[Any]], Iterator[Any]]:
+def _writer(write: _Write, columns: list[str]) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def run(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
         told: list[dict[str, str]] = []
         try:
-            adds, beside = write(batches)
+            adds, beside = write(batch.rename_columns(columns) for batch in batches)
             told += [{"file": json.dumps(to_dict(add))} for add in adds]
             told += [{"beside": json.dumps(to_dict(add))} for add in beside]
         except DeltaLakeDbError as error:
