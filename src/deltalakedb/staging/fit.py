@@ -125,7 +125,7 @@ def converter(source: pa.DataType, target: DataType, column: str) -> Convert:
         return lambda array: inner(array.storage)
     wanted = type_to_arrow(target)
     if pa.types.is_null(source):
-        return lambda array: pa.nulls(len(array), wanted)
+        return lambda array: pa.nulls(len(array), _loose_type(wanted, ids=False))
     if source == wanted and not _is_nested(source):
         return _same
     if target in (VARIANT, VOID):
@@ -162,8 +162,9 @@ def _struct(source: pa.DataType, target: StructType, column: str) -> Convert:
             f"The data has a field that the table does not have: {extra}",
             fix="Leave it out, or add it to the table",
         )
-    wanted = type_to_arrow(target)
-    fields = [wanted.field(i).with_nullable(nullable=True) for i in range(wanted.num_fields)]
+    # Loose at every depth: that is how the fields inside come back.
+    wanted = _loose_type(type_to_arrow(target), ids=False)
+    fields = [wanted.field(i) for i in range(wanted.num_fields)]
 
     def convert(array: Any) -> Any:
         array = whole(array)
