@@ -9,9 +9,9 @@ another number, it would not be used.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from deltalakedb.errors import CatalogError
 from deltalakedb.snapshot import listing
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from deltalakedb.store import Store, TableRecord
+    from deltalakedb.store.dialect import Row
 
 _DECODERS: Final = min(4, os.cpu_count() or 1)
 LEAST_FILES: Final = 500
@@ -38,22 +39,23 @@ def list_from_pages(
 
     if expected < LEAST_FILES:
         return None
-    with span("deltalakedb.pages", table=table.name):
-        rows = store.dialect.ask(lambda session: session.pages_at(table.table_id, version))
-    if not rows:
-        return None
-    paged, *marks = rows[0][2:]
-    since = max(mark for mark in marks if mark is not None)
-    # To leave out a file that was removed since, its key is needed.
-    wanted = columns if version <= paged else tuple(dict.fromkeys((*columns, "path", "dv_id")))
     # Threads of our own, for this call alone: nothing is left of them that a fork could break.
-    try:
-        with ThreadPoolExecutor(max_workers=min(len(rows), _DECODERS)) as pool:
-            batches = list(pool.map(lambda row: _live(row[0], row[1], wanted, version), rows))
-    except (pa.ArrowException, OSError, ValueError):
-        # A damaged page: the rows know.
-        store.metrics.count("page_failures_total")
-        return None
+    with ThreadPoolExecutor(max_workers=_DECODERS) as pool:
+        with span("deltalakedb.pages", table=table.name):
+            read = store.dialect.ask(
+                lambda session: _decoding(
+                    pool, session.pages_at(table.table_id, version), columns, version
+                )
+            )
+        if read is None:
+            return None
+        try:
+            batches = [decoded.result() for decoded in read.batches]
+        except (pa.ArrowException, OSError, ValueError):
+            # A damaged page: the rows know.
+            store.metrics.count("page_failures_total")
+            return None
+    paged, since, wanted = read.paged, read.since, read.columns
     files = pa.Table.from_batches(batches, schema_of(wanted))
     if version > paged:
         removed = listing.read_table(store, table, listing.files_removed(table, paged, version))
@@ -64,6 +66,36 @@ def list_from_pages(
     return files if files.num_rows == expected else None
 
 
+class _Read(NamedTuple):
+    """Pages that are being decoded: up to which version there are any, and since when none."""
+
+    paged: int
+    since: int
+    columns: tuple[str, ...]
+    batches: list[Future[pa.RecordBatch]]
+
+
+def _decoding(
+    pool: ThreadPoolExecutor, pages: Iterable[Row], columns: tuple[str, ...], version: int
+) -> _Read | None:
+    """Have each page decoded while the next is read; None where there are none."""
+    read = None
+    for files, removed, paged, *marks in pages:
+        if read is None:
+            read = _Read(paged, _newest(marks), _wanted(columns, paged, version), [])
+        read.batches.append(pool.submit(_live, files, removed, read.columns, version))
+    return read
+
+
+def _newest(marks: Sequence[int | None]) -> int:
+    return max(mark for mark in marks if mark is not None)
+
+
+def _wanted(columns: tuple[str, ...], paged: int, version: int) -> tuple[str, ...]:
+    """What is read of a page: to leave out a file that was removed since, its key is needed."""
+    return columns if version <= paged else tuple(dict.fromkeys((*columns, "path", "dv_id")))
+
+
 def stream_pages(
     store: Store, table: TableRecord, version: int, columns: tuple[str, ...], *, expected: int
 ) -> Generator[pa.RecordBatch, None, None] | None:
@@ -71,6 +103,7 @@ def stream_pages(
 
     Whether they can is known before the first batch. No connection is held between two of them.
     """
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     if expected < LEAST_STREAMED:
@@ -79,7 +112,7 @@ def stream_pages(
     if not pages:
         return None
     paged, *marks = pages[0][3:]
-    since = max(mark for mark in marks if mark is not None)
+    since = _newest(marks)
     gone = None
     total = 0
     for _, num_files, removed, *_ in pages:
@@ -88,9 +121,10 @@ def stream_pages(
     if version > paged:
         gone = listing.read_table(store, table, listing.files_removed(table, paged, version))
         total -= gone.num_rows
-    added = listing.read_table(
-        store, table, listing.files_added(table, since, version, columns, store.dialect.engine)
-    )
+    added = pa.Table.from_batches([], schema_of(columns))
+    if version > since:
+        query = listing.files_added(table, since, version, columns, store.dialect.engine)
+        added = listing.read_table(store, table, query)
     if total + added.num_rows != expected:
         return None
     numbers = [(row[0], row[2]) for row in pages]

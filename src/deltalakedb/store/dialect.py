@@ -7,7 +7,7 @@ leave this room only as DeltaLakeDbError, classified by SQLSTATE or error code, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -78,8 +78,12 @@ class Session(ABC):
         """As `run`, for a query that gives large BYTES."""
         return self.run(query, **params)
 
-    def pages_at(self, table_id: str, version: int) -> list[Row]:
-        """The pages that serve a version: files, removed, and the versions of `page_marks`."""
+    def pages_at(self, table_id: str, version: int) -> Iterable[Row]:
+        """The pages that serve a version: files, removed, and three versions.
+
+        Those are the one up to which there are pages, and the newest at or before this one at
+        which pages began and ended, or None. Pages may be read one by one, by an open session.
+        """
         return self.run_binary("pages_at", table_id=table_id, version=version)
 
     def page_list_at(self, table_id: str, version: int) -> list[Row]:

@@ -13,6 +13,7 @@ Differences from the other engines, and why:
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
@@ -23,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 from uuid import UUID
 
 from deltalakedb.errors import (
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
 _FEW_ROWS = 8
 _BATCH_ROWS = 65_536
+_PAGES_AT_ONCE = 8
 _POLL_SECONDS = 0.05
 # json.dumps() would make an encoder for each call.
 _encode = json.JSONEncoder(ensure_ascii=False).encode
@@ -116,6 +118,9 @@ class _Instances:
         """What was locked stays with the other process; so do its open files, by their key."""
         self._lock = threading.Lock()
         self._turns = {}
+        for instance in self._open.values():
+            # Never freed here, not even at exit: that would wait for threads of the other process.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(instance.connection))
 
 
 _instances = _Instances()
@@ -173,10 +178,12 @@ class DuckdbSession(Session):
             rows = self._connection.execute(sql, params or None).fetchall()
         return int(rows[0][0]) if rows else 0
 
-    def batches(self, sql: str, params: Mapping[str, object]) -> pa.RecordBatchReader:
+    def batches(
+        self, sql: str, params: Mapping[str, object], *, size: int = _BATCH_ROWS
+    ) -> pa.RecordBatchReader:
         """Run SQL whose result is fetched as Arrow, by and by."""
         with _without_pandas:
-            return self._connection.execute(sql, params or None).to_arrow_reader(_BATCH_ROWS)
+            return self._connection.execute(sql, params or None).to_arrow_reader(size)
 
     def open_version(
         self,
@@ -221,24 +228,34 @@ class DuckdbSession(Session):
         with self._translated():
             self._connection.execute(sql)
 
-    def pages_at(self, table_id: str, version: int) -> list[Row]:
-        # As Python objects large blobs are slow, and so is whatever joins or sorts them, or reads
-        # two columns of them.
-        marks = self.one("page_marks", table_id=table_id, version=version)
-        if marks is None:
-            return []
-        removed = self._blobs("pages_removed_at", table_id, version)
-        files = self._blobs("pages_at", table_id, version)
-        return [(page, removed.get(number), *marks) for number, page in files.items()]
+    def pages_at(self, table_id: str, version: int) -> Iterator[Row]:
+        # Some at a time: a result with all of them would be put together in memory first, and
+        # nobody could decode one while the next is read. As Arrow, not as bytes of Python: those
+        # are copied once more, to memory that is new each time.
+        found = {row[0]: row[2:] for row in self.page_list_at(table_id, version)}
+        numbers = list(found)
+        for start in range(0, len(numbers), _PAGES_AT_ONCE):
+            some = numbers[start : start + _PAGES_AT_ONCE]
+            for number, files in self._pages(table_id, version, some[0], some[-1]):
+                yield (files, *found[number])
 
-    def _blobs(self, query: str, table_id: str, version: int) -> dict[int, Any]:
-        text = load_queries("duckdb")[query]
-        with self._translated(), _without_pandas:
-            found = self._connection.execute(text, {"table_id": table_id, "version": version})
-            numbers, blobs = found.to_arrow_table().columns
-        return {
-            number.as_py(): blob.as_buffer() for number, blob in zip(numbers, blobs, strict=True)
-        }
+    def _pages(
+        self, table_id: str, version: int, first: int, last: int
+    ) -> Iterator[tuple[int, pa.Buffer]]:
+        params = {"table_id": table_id, "version": version, "first": first, "last": last}
+        with self._translated():
+            for batch in self.batches(load_queries("duckdb")["pages_between"], params, size=1):
+                numbers, files = batch.columns
+                yield numbers[0].as_py(), files.buffers()[2]
+
+    def page_list_at(self, table_id: str, version: int) -> list[Row]:
+        rows = sorted(self.run("page_list_at", table_id=table_id, version=version))
+        if not rows or rows[0][3] <= version:
+            # Pages begin and end at the version up to which there are any, or before it; what was
+            # live there is in them.
+            return [(*row, row[3], None) for row in rows]
+        marks = self.one("page_marks", table_id=table_id, version=version)
+        return [(*row, *(marks or ())) for row in rows]
 
     def write_keys(self, rows: Sequence[Row]) -> None:
         self._connection.register("incoming_keys", _keys_as_arrow(rows))

@@ -54,24 +54,24 @@ FROM incoming_keys AS k
 WHERE f.table_id = k.table_id::UUID AND f.path = k.path AND f.dv_id = k.dv_id
   AND f.removed_version = k.removed_version;
 
--- name: page_marks
--- The version up to which there are pages, and the newest versions at or before :version at which
--- pages began and ended.
-SELECT t.version,
-       (SELECT max(valid_from) FROM dl_file_pages
-        WHERE table_id = :table_id AND valid_from <= :version),
-       (SELECT max(valid_to) FROM dl_file_pages
-        WHERE table_id = :table_id AND valid_to <= :version)
-FROM dl_paged_tables AS t WHERE t.table_id = :table_id;
+-- name: page_list_at
+-- The pages that serve a version, and the version up to which there are pages. In any order: to ask
+-- for one costs more than to sort them.
+SELECT p.page_id, p.num_files, p.removed, t.version
+FROM dl_paged_tables AS t, dl_file_pages AS p
+WHERE t.table_id = :table_id AND p.table_id = :table_id
+  AND p.valid_to > :version AND p.valid_from <= :version;
 
--- name: pages_at
+-- name: pages_between
 SELECT page_id, files FROM dl_file_pages
-WHERE table_id = :table_id AND valid_to > :version AND valid_from <= :version;
+WHERE table_id = :table_id AND page_id >= :first AND page_id <= :last
+  AND valid_to > :version AND valid_from <= :version;
 
--- name: pages_removed_at
-SELECT page_id, removed FROM dl_file_pages
-WHERE table_id = :table_id AND valid_to > :version AND valid_from <= :version
-  AND removed IS NOT NULL;
+-- name: page_marks
+-- The newest versions at or before :version at which pages began and ended.
+SELECT max(valid_from) FILTER (valid_from <= :version),
+       max(valid_to) FILTER (valid_to <= :version)
+FROM dl_file_pages WHERE table_id = :table_id;
 
 -- name: txns_at
 -- The newest action of every application at :version; there is no index to go along.
