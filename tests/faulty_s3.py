@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import nullcontext
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -44,6 +45,7 @@ class FaultyS3:
         self.requests = 0
         self.faults: Counter[str] = Counter()
         self.violations: list[str] = []
+        self.writing = threading.Lock()
         self._server = server
         self._chance = random.Random(seed)
         self._lock = threading.Lock()
@@ -186,13 +188,15 @@ class _Handler(BaseHTTPRequestHandler):
     def _ask(self, proxy: FaultyS3, body: bytes) -> _Answer:
         headers = {k.lower(): v for k, v in self.headers.items() if k.lower() != "connection"}
         proxy.expect(self.command, self.path, headers)
-        connection = proxy.connect()
-        try:
-            connection.request(self.command, self.path, body, headers)
-            answer = _Answer(connection.getresponse())
-        finally:
-            connection.close()
-        proxy.note(self.command, self.path, answer.status)
+        # The server looks and writes in two steps; a real one does it at once.
+        with proxy.writing if self.command == "PUT" else nullcontext():
+            connection = proxy.connect()
+            try:
+                connection.request(self.command, self.path, body, headers)
+                answer = _Answer(connection.getresponse())
+            finally:
+                connection.close()
+            proxy.note(self.command, self.path, answer.status)
         return answer
 
     def _after(self, fault: str | None, answer: _Answer) -> None:

@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+import os
 import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -219,9 +221,9 @@ def test_a_long_backlog_is_published_in_order(queued: Lake, new_table: NewTable)
     storage = storages.at(table.location)
     put = storage.put_if_absent
 
-    def watched(key: str, data: bytes, *, settle: bool = True) -> bool:
+    def watched(key: str, data: bytes, **options: Any) -> bool:
         order.append(int(Path(key).stem))
-        return put(key, data, settle=settle)
+        return put(key, data, **options)
 
     storage.put_if_absent = watched  # type: ignore[method-assign]
     with queued.store.read() as session:
@@ -268,6 +270,37 @@ def test_publishing_can_be_interrupted_between_versions(queued: Lake, new_table:
     done = Publisher(queued.store, Storages({})).publish(record, go_on=lambda: next(answers))
     assert (done.outcome, done.count, done.last_version) == (Outcome.INTERRUPTED, 2, 1)
     assert versions_in(table) == [0, 1]
+
+
+def open_files() -> int:
+    """How many files this process has open, where the system tells."""
+    folder = Path("/proc/self/fd")
+    return len(list(folder.iterdir())) if folder.is_dir() else 0
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_backlog_that_is_broken_off_leaves_nothing_behind(
+    queued: Lake, new_table: NewTable, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    table = new_table(queued)
+    for number in range(40):
+        table.commit([add(f"{number}.parquet")])
+    if named:
+        # As on a file system that knows no files without a name.
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    handles = open_files()
+    answers = iter([True] * 20 + [False])
+    with queued.store.read() as session:
+        record = queued.store.table_by_name(session, table.name)
+    assert record is not None
+    done = Publisher(queued.store, Storages({})).publish(record, go_on=lambda: next(answers))
+    assert (done.outcome, done.count) == (Outcome.INTERRUPTED, 20)
+    assert sorted(path.name for path in log_of(table).iterdir()) == [
+        f"{version:020d}.json" for version in range(20)
+    ]
+    assert open_files() <= handles
+    queued.mirror.run_once()
+    check_published(queued, table)
 
 
 # --- around it ----------------------------------------------------------------------------

@@ -437,9 +437,9 @@ def test_a_repair_that_dies_can_be_done_again(queued: Lake, table: Table) -> Non
                 self._write()
                 super().put(key, data)
 
-            def put_if_absent(self, key: str, data: bytes, *, settle: bool = True) -> bool:
+            def put_if_absent(self, key: str, data: bytes, **options: Any) -> bool:
                 self._write()
-                return super().put_if_absent(key, data, settle=settle)
+                return super().put_if_absent(key, data, **options)
 
             def delete(self, key: str) -> None:
                 self._write()

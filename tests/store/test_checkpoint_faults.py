@@ -61,9 +61,9 @@ class Faulty(Storage):
     def put(self, key: str, data: bytes) -> None:
         self._request(key, lambda: super(Faulty, self).put(key, data))
 
-    def put_if_absent(self, key: str, data: bytes, *, settle: bool = True) -> bool:
+    def put_if_absent(self, key: str, data: bytes, **options: Any) -> bool:
         created: bool = self._request(
-            key, lambda: super(Faulty, self).put_if_absent(key, data, settle=settle)
+            key, lambda: super(Faulty, self).put_if_absent(key, data, **options)
         )
         return created
 

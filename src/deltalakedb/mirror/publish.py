@@ -36,6 +36,7 @@ from deltalakedb.errors import (
     StorageUnavailableError,
     UnexpectedMirrorError,
 )
+from deltalakedb.mirror.ahead import Ahead
 from deltalakedb.mirror.schedule import RetrySchedule
 from deltalakedb.storage import Storage, open_storage
 from deltalakedb.store import mirror as queue
@@ -169,39 +170,49 @@ class Publisher:
     # --- writing --------------------------------------------------------------------------
 
     def _put(self, table: TableRecord, items: list[WorkItem], go_on: Callable[[], bool]) -> _Batch:
+        try:
+            storage = self._storages.at(table.location)
+        except Exception as error:  # noqa: BLE001 - as below
+            return _Batch(items[0].version, failure=(items[0], _noted(error)))
+        small = ((commit_key(item.version), item.payload) for item in items if item.payload)
+        with Ahead(storage, small) as ahead:
+            batch = self._put_each(table, items, ahead, go_on)
+        if batch.count:
+            try:
+                storage.settle(LOG)
+            except StorageError as error:
+                # Whether they stay is not known: all of them are looked at again.
+                return _Batch(batch.first, failure=(items[0], error))
+        return batch
+
+    def _put_each(
+        self, table: TableRecord, items: list[WorkItem], ahead: Ahead, go_on: Callable[[], bool]
+    ) -> _Batch:
         batch = _Batch(items[0].version)
-        written = False
         for item in items:
             if not go_on():
                 batch.interrupted = True
                 break
             try:
                 with span("deltalakedb.publish", table=table.name, version=item.version):
-                    self._put_one(table, item)
+                    self._put_one(table, item, ahead)
             except Exception as error:  # noqa: BLE001 - whatever it is, the table's row shall tell
                 batch.failure = (item, _noted(error))
                 break
-            written = True
             batch.last = item.version
             batch.count += 1
             self._tell_published(table, item)
-        if written:
-            try:
-                self._storages.at(table.location).settle(LOG)
-            except StorageError as error:
-                # Whether they stay is not known: all of them are looked at again.
-                return _Batch(batch.first, failure=(items[0], error))
         return batch
 
-    def _put_one(self, table: TableRecord, item: WorkItem) -> None:
+    def _put_one(self, table: TableRecord, item: WorkItem, ahead: Ahead) -> None:
         """Make sure that a commit file is there."""
-        storage = self._storages.at(table.location)
+        storage = ahead.storage
         key = commit_key(item.version)
         data = self._payload(table, item)
         if data is None:
             return
         self._step("put")
-        if storage.put_if_absent(key, data, settle=False):
+        if ahead.put_if_absent(key, data):
             self._step("written")
             return
         found = _other_content(storage, key, data)

@@ -58,6 +58,10 @@ class NewFile:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Be done with it; it stays where it has its name."""
         try:
             os.close(self._handle)
         finally:
@@ -110,22 +114,31 @@ class NewFile:
             os.link(f"{_HANDLES}/{handle}", path, src_dir_fd=handle, follow_symlinks=True)
 
 
-def create_file(path: Path, data: bytes, *, settle: bool) -> bool:
-    """Create a file with its content, at once; False where there is one."""
-    try:
-        made = _create(path, data)
-    except FileNotFoundError:
-        make_folder(path.parent)
-        made = _create(path, data)
+def create_file(path: Path, data: bytes, *, settle: bool, staged: NewFile | None = None) -> bool:
+    """Create a file with its content, at once; False where there is one.
+
+    What was `staged` has the content already.
+    """
+    with staged or stage_file(path, data) as file:
+        made = file.create()
     if made and settle:
         sync_folder(path.parent)
     return made
 
 
-def _create(path: Path, data: bytes) -> bool:
-    with NewFile(path) as file:
+def stage_file(path: Path, data: bytes) -> NewFile:
+    """A file that has its content on the disk, and no name yet."""
+    try:
+        file = NewFile(path)
+    except FileNotFoundError:
+        make_folder(path.parent)
+        file = NewFile(path)
+    try:
         file.write(data)
-        return file.create()
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def replace_file(path: Path, data: bytes, *, by_way_of: Path | None = None) -> None:

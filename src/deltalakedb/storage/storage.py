@@ -122,16 +122,35 @@ class Storage:
         else:
             self._call(key, "write", lambda store: store.put(key, data, mode="overwrite"))
 
-    def put_if_absent(self, key: str, data: bytes, *, settle: bool = True) -> bool:
+    def put_if_absent(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        settle: bool = True,
+        staged: local_files.NewFile | None = None,
+    ) -> bool:
         """Create an object; False, with nothing written, where there is one already.
 
-        Without `settle` its name may be lost with the power until `settle(…)` is called.
+        Without `settle` its name may be lost with the power until `settle(…)` is called. What
+        `stage(…)` made of the same key and data spares writing them.
         """
         if self._folder is not None:
             return self._locally(
-                key, "create", lambda path: local_files.create_file(path, data, settle=settle)
+                key,
+                "create",
+                lambda path: local_files.create_file(path, data, settle=settle, staged=staged),
             )
         return self._call(key, "create", lambda store: self._create(store, key, data))
+
+    def stage(self, key: str, data: bytes) -> local_files.NewFile | None:
+        """Have the content of an object on the disk before it gets its name; None elsewhere.
+
+        Several at once cost a disk hardly more than one. Who does not use it closes it.
+        """
+        if self._folder is None:
+            return None
+        return self._locally(key, "create", lambda path: local_files.stage_file(path, data))
 
     def settle(self, prefix: str) -> None:
         """Make sure that the objects of a folder stay, whatever happens to the power."""
