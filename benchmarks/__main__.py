@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.harness import Report
 
-SCENARIOS = ("commits", "reading", "reading-curve", "checkpoints", "importing")
+SCENARIOS = ("commits", "reading", "reading-curve", "checkpoints", "importing", "mirroring")
 
 
 def main() -> int:

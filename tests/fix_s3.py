@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from itertools import count
@@ -56,10 +57,9 @@ class S3Server:
         return name
 
 
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[S3Server]:
-    """The S3 server of this test session; it is gone afterwards, with all that was in it."""
-    pytest.importorskip("moto", reason="moto[server] is not installed")
+@contextmanager
+def running_server() -> Iterator[S3Server]:
+    """A server; it is gone afterwards, with all that was in it."""
     with subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", _SERVER],
         stdin=subprocess.PIPE,
@@ -75,6 +75,14 @@ def s3_server() -> Iterator[S3Server]:
         finally:
             process.stdin.close()
             process.wait(30)
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """The S3 server of this test session."""
+    pytest.importorskip("moto", reason="moto[server] is not installed")
+    with running_server() as server:
+        yield server
 
 
 @pytest.fixture
