@@ -23,7 +23,9 @@ _SESSIONS: Mapping[Engine, type[Session]] = {
     "sqlite": SqliteSession,
     "duckdb": DuckdbSession,
 }
-_STORAGE = ("get", "head", "put", "put_if_absent", "settle", "update", "delete_many")
+_STATEMENTS = ("execute", "execute_count", "insert")
+_STORAGE_WRITES = ("put", "put_if_absent", "settle", "update", "delete_many")
+_STORAGE = ("get", "head", *_STORAGE_WRITES)
 
 
 class Points:
@@ -56,15 +58,15 @@ class Points:
 
     # What follows is for a process that is going to end anyway.
 
-    def watch_statements(self, engine: Engine) -> None:
-        """Make every statement a point."""
+    def watch_statements(self, engine: Engine, *, writes_only: bool = False) -> None:
+        """Make every statement a point; or those that write: between others nothing changes."""
         session = _SESSIONS[engine]
-        for name in ("execute", "execute_count", "insert"):
+        for name in ("execute_count", "insert") if writes_only else _STATEMENTS:
             setattr(session, name, self._before(getattr(session, name), "statement"))
 
-    def watch_storage(self) -> None:
-        """Make a point before and after every call of an object store."""
-        for name in _STORAGE:
+    def watch_storage(self, *, writes_only: bool = False) -> None:
+        """Make a point before and after every call of an object store, or those that write."""
+        for name in _STORAGE_WRITES if writes_only else _STORAGE:
             watched = self._before(getattr(Storage, name), "before")
             setattr(Storage, name, self._after(watched))
 

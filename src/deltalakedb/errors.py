@@ -222,6 +222,10 @@ class TableNotFoundError(DeltaLakeDbError):
     """No table of that name or location is registered in this catalog."""
 
 
+class TableExportedError(TableNotFoundError):
+    """The table has left this catalog: it is an ordinary Delta table at its location now."""
+
+
 class TableExistsError(DeltaLakeDbError):
     """A table of that name or location is registered already."""
 

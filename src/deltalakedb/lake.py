@@ -15,6 +15,7 @@ from deltalakedb.errors import (
     DeltaLakeDbError,
     MirrorError,
     TableExistsError,
+    TableExportedError,
     TableNotFoundError,
 )
 from deltalakedb.mirror.service import Mirror
@@ -22,6 +23,7 @@ from deltalakedb.snapshot import Snapshot, open_snapshot
 from deltalakedb.snapshot.page_builder import after_commit, after_import
 from deltalakedb.storage import Storage, local_path, normalise_location, open_storage
 from deltalakedb.store import Store
+from deltalakedb.store.exports import exported_error, gone, newest_export
 from deltalakedb.store.mirror import backlog_size
 from deltalakedb.table import Table
 from deltalakedb.transaction import change_table
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
     from deltalakedb.clock import Clock
     from deltalakedb.mirror.expire import Expired, OlderThan
+    from deltalakedb.mirror.export import Exported
     from deltalakedb.mirror.findings import Verification
     from deltalakedb.mirror.repair import Repair
     from deltalakedb.mirror.restore import Restored
@@ -211,6 +214,43 @@ class Lake:
                 )
             self.store.forget_table(session, record.table_id)
 
+    def export(
+        self,
+        name: str,
+        *,
+        drop_features: bool = True,
+        verify: bool = True,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Exported:
+        """Let a table leave the catalog: an ordinary Delta table that any engine may write to.
+
+        Everything is published, compared with the log (unless `verify` is False) and checkpointed,
+        then the table is unregistered; nothing of it is deleted. Features that it does not need,
+        in-commit timestamps first, are dropped in a last commit, unless `drop_features` is False.
+        What stands in the way is a MirrorError, and the table stays. An export that was broken off
+        is completed by calling this again. `import_table` takes it back, with all its versions.
+        """
+        from deltalakedb.leaving import export_table
+        from deltalakedb.mirror.export import exported
+
+        with self.store.read() as session:
+            try:
+                record = self._find(session, name)
+            except TableExportedError:
+                done = newest_export(session, name, _as_location(name))
+                if done is None:
+                    raise
+                return exported(done)
+        self.mirror.drain()
+        return export_table(
+            self.store,
+            self._committer,
+            record,
+            drop_features=drop_features,
+            verify=verify,
+            progress=progress,
+        )
+
     # --- the log against the catalog ------------------------------------------------------
 
     def verify(
@@ -304,11 +344,15 @@ class Lake:
                 f"{name!r} is no name of a table", fix="Pass its name or its location as text"
             )
         found = self.store.table_by_name(session, name)
+        location = None
         if found is None:
             location = _as_location(name)
             if location is not None:
                 found = self.store.table_by_location(session, location)
         if found is None:
+            left = newest_export(session, name, location)
+            if left is not None:
+                raise exported_error(left)
             close = _closest(name, [record.name for record in self.store.tables(session)])
             raise TableNotFoundError(
                 f"{self.store.dialect.url.display} has no table {name!r}",
@@ -341,9 +385,7 @@ class Lake:
             at: dict[str, Snapshot] = {}
             for name, record in records.items():
                 if record.table_id not in heads:
-                    raise TableNotFoundError(
-                        f"Table {name!r} was dropped just now", fix="See lake.tables()"
-                    )
+                    raise gone(session, record)
                 at[name] = open_snapshot(self.store, session, record, heads[record.table_id])
         yield at
 
@@ -367,7 +409,7 @@ class Transaction:
             if record.table_id not in self._open:
                 head = store.head(session, record.table_id)
                 if head is None:
-                    raise TableNotFoundError(f"Table {name!r} was dropped just now")
+                    raise gone(session, record)
                 state = load_state(store, session, record.table_id, head)
                 self._open[record.table_id] = OpenChange(record, state)
         return TransactionTable(store, self._open[record.table_id], self._staged)

@@ -190,6 +190,28 @@ def test_old_versions_go_and_come_back(command: Command, catalog: str) -> None:
     assert len(as_json(command("history", "sales.orders", "--json"))) == 4
 
 
+@pytest.mark.usefixtures("orders")
+def test_a_table_leaves_and_comes_back(command: Command, catalog: str, tmp_path: Path) -> None:
+    with deltalakedb.connect(catalog, mirror="worker") as lake:
+        lake.table("sales.orders").commit([add("a.parquet")])
+    foreign = tmp_path / "orders" / "_delta_log" / f"{1:020d}.json"
+    foreign.write_text("{}")
+    code, out, err = command("export", "sales.orders")
+    assert (code, out, "cannot be exported" in err) == (1, "", True)
+    foreign.unlink()
+    command("mirror", "retry", "sales.orders")
+    out = command("export", "sales.orders")[1]
+    assert "sales.orders: version 2 is an ordinary Delta table at file://" in out
+    assert "Dropped, because nothing uses them: inCommitTimestamp." in out
+    assert as_json(command("export", "sales.orders", "--json"))["version"] == 2
+    code, _, err = command("show", "sales.orders")
+    assert (code, "was exported" in err) == (1, True)
+    command("import", "orders", "--name", "sales.orders")
+    done = as_json(command("export", "sales.orders", "--keep-features", "--no-verify", "--json"))
+    assert (done["version"], done["dropped_features"]) == (2, [])
+    assert "--keep-features" in command("export", "--help")[1]
+
+
 # --- what goes wrong ----------------------------------------------------------------------
 
 

@@ -27,6 +27,7 @@ from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import (
     ACTION_RELATIONS,
     ACTIVE_FILES,
+    EXPORTED_TABLES,
     FILE_PAGES,
     HEADS,
     MIRROR_STATUS,
@@ -55,7 +56,7 @@ PAGES = {FILE_PAGES.name, PAGED_TABLES.name}
 GRANTED = {
     "reader": {},
     "writer": {
-        "INSERT": {r.name for r in RELATIONS if r is not MIRROR_TABLES},
+        "INSERT": {r.name for r in RELATIONS if r not in (MIRROR_TABLES, EXPORTED_TABLES)},
         "UPDATE": {TABLES.name, HEADS.name, ACTIVE_FILES.name, *PAGES},
         "DELETE": {ACTIVE_FILES.name, *PAGES},
     },

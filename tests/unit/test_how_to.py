@@ -70,6 +70,16 @@ def test_checkpoints(run: Callable[[str], list[str]]) -> None:
     assert run("checkpoints.md") == [f"{2:020d}.checkpoint.parquet"]
 
 
+def test_leaving(run: Callable[[str], list[str]]) -> None:
+    assert run("leave.md") == [
+        "sales.orders 2 ('inCommitTimestamp',)",
+        "TableExportedError",
+        "5",
+        "4 [4, 3, 2, 1, 0]",
+        "()",
+    ]
+
+
 def test_verifying(run: Callable[[str], list[str]]) -> None:
     assert run("verify.md") == [
         "True 4 1 3",

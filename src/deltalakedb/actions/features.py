@@ -2,7 +2,7 @@
 
 Guarantees: `check_readable` and `check_writable` name every feature that stands in the way, never
 only the first; a protocol that contradicts itself is an `InvalidActionError`, one that is merely
-too new an `UnsupportedFeatureError`. Nothing here ever drops a feature from a protocol.
+too new an `UnsupportedFeatureError`. Only `without` takes features from a protocol.
 """
 
 from __future__ import annotations
@@ -246,6 +246,25 @@ def upgrade(protocol: Protocol, features: Iterable[str]) -> Protocol:
     return Protocol(
         MAX_READER, MAX_WRITER, tuple(sorted(readers)), tuple(sorted(writers)), protocol.extra
     )
+
+
+def without(protocol: Protocol, features: Iterable[str]) -> Protocol:
+    """The protocol without some features; with legacy versions where they say just the rest.
+
+    Whether the table can do without them is the caller's business.
+    """
+    gone = set(features)
+    readers, writers = reader_features(protocol) - gone, writer_features(protocol) - gone
+    for reader in range(1, LEGACY_READER + 1):
+        for writer in range(1, LEGACY_WRITER + 1):
+            legacy = Protocol(reader, writer, extra=protocol.extra)
+            if (reader_features(legacy), writer_features(legacy)) == (readers, writers):
+                return legacy
+    names = tuple(sorted(writers))
+    if readers <= {"columnMapping"}:
+        reader = LEGACY_READER if readers else 1
+        return Protocol(reader, MAX_WRITER, writer_features=names, extra=protocol.extra)
+    return Protocol(MAX_READER, MAX_WRITER, tuple(sorted(readers)), names, protocol.extra)
 
 
 def feature_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Commands on `_delta_log` and history: verify, repair, adopt, expire, restore-expired."""
+"""Commands on `_delta_log` and history: verify, repair, adopt, export, expire, restore-expired."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ def register(app: typer.Typer) -> None:
     app.command()(verify)
     app.command()(repair)
     app.command()(adopt)
+    app.command()(export)
     app.command()(expire)
     app.command(name="restore-expired")(restore_expired)
 
@@ -118,6 +119,45 @@ def adopt(
         ],
         empty="There was nothing to adopt.",
     )
+
+
+def export(
+    catalog: Catalog,
+    table: TableName,
+    *,
+    keep_features: Annotated[
+        bool,
+        typer.Option(
+            "--keep-features",
+            help="Leave the protocol as it is. Engines that do not know all features of the table, "
+            "such as in-commit timestamps, cannot write to it then.",
+        ),
+    ] = False,
+    verify: Annotated[
+        bool, typer.Option(help="First compare every commit with its file in the log.")
+    ] = True,
+    storage_option: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a table leave the catalog: an ordinary Delta table that any engine may write to.
+
+    Everything is published and checkpointed first; features that the table does not need are
+    dropped. Nothing of it is deleted, and `import` takes it back with all its versions. Where
+    something stands in the way, the table stays in the catalog.
+    """
+    with (
+        open_lake(catalog, storage_option, mirror="worker") as lake,
+        progress_bar("Comparing versions") as tell,
+    ):
+        done = lake.export(table, drop_features=not keep_features, verify=verify, progress=tell)
+    if as_json:
+        show_json(done.to_dict())
+        return
+    say(f"{done.table}: version {done.version} is an ordinary Delta table at {done.location}.")
+    if done.dropped_features:
+        say(f"Dropped, because nothing uses them: {', '.join(done.dropped_features)}.")
+    if done.features:
+        say(f"Its writers have to know: {', '.join(done.features)}.")
 
 
 def expire(

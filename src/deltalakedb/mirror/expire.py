@@ -25,7 +25,6 @@ from deltalakedb.errors import (
     CommitOutcomeUnknownError,
     ConfigurationError,
     CorruptCatalogError,
-    TableNotFoundError,
 )
 from deltalakedb.mirror.archive import (
     ArchivedFile,
@@ -36,6 +35,7 @@ from deltalakedb.mirror.state import milliseconds
 from deltalakedb.snapshot.page_builder import after_import
 from deltalakedb.snapshot.resolve import show_time, to_milliseconds
 from deltalakedb.snapshot.tombstones import oldest_look
+from deltalakedb.store.exports import gone
 from deltalakedb.store.retention import (
     EXPIRING,
     Horizon,
@@ -186,7 +186,7 @@ def newest_metadata(store: Store, session: Session, table: TableRecord) -> Metad
     """The metaData of the head."""
     head = store.head(session, table.table_id)
     if head is None:
-        raise TableNotFoundError(f"Table {table.name!r} was dropped just now")
+        raise gone(session, table)
     metadata = store.metadata_at(session, table.table_id, head)
     if metadata is None:
         raise CorruptCatalogError(
@@ -276,7 +276,7 @@ def _delete(
         with store.write() as session:
             session.read_all()
             if store.lock_head(session, table.table_id) is None:
-                raise TableNotFoundError(f"Table {table.name!r} was dropped just now")
+                raise gone(session, table)
             _check_unchanged(session, table, horizon)
             for relation in EXPIRING:
                 tell(f"delete {relation.name}")

@@ -19,7 +19,6 @@ from deltalakedb.errors import (
     CatalogBusyError,
     CommitOutcomeUnknownError,
     ObjectNotFoundError,
-    TableNotFoundError,
 )
 from deltalakedb.mirror.archive import (
     MANIFEST,
@@ -30,6 +29,7 @@ from deltalakedb.mirror.archive import (
     relation_of,
 )
 from deltalakedb.mirror.expire import Step, ignore, newest_metadata, removed_rows
+from deltalakedb.store.exports import gone
 from deltalakedb.store.retention import first_version, restore_rows
 from deltalakedb.telemetry import event
 
@@ -139,7 +139,7 @@ def _restore(
         try:
             with store.write() as session, session.bulk():
                 if store.lock_head(session, table.table_id) is None:
-                    raise TableNotFoundError(f"Table {table.name!r} was dropped just now")
+                    raise gone(session, table)
                 _check_place(session, table, manifest)
                 plan = _plan(store, session, table)
                 for file, key in keys.items():

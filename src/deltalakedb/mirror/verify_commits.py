@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.deltalog.names import commit_key
-from deltalakedb.errors import CorruptCatalogError, ObjectNotFoundError, TableNotFoundError
+from deltalakedb.errors import CorruptCatalogError, ObjectNotFoundError
 from deltalakedb.mirror.findings import Findings, Kind
 from deltalakedb.mirror.payloads import expected_bytes
 from deltalakedb.mirror.state import milliseconds
 from deltalakedb.store import mirror as queue
+from deltalakedb.store.exports import gone
 from deltalakedb.store.retention import first_version
 
 if TYPE_CHECKING:
@@ -69,9 +70,9 @@ def take_scope(store: Store, table: TableRecord) -> Scope:
         head = store.head(session, table.table_id)
         first = first_version(session, table.table_id)
         waiting = session.one("first_unpublished", table_id=table.table_id)
-        metadata = None if head is None else store.metadata_at(session, table.table_id, head)
-    if head is None:
-        raise TableNotFoundError(f"Table {table.name!r} was dropped just now")
+        if head is None:
+            raise gone(session, table)
+        metadata = store.metadata_at(session, table.table_id, head)
     if first is None or metadata is None:
         raise CorruptCatalogError(
             f"Table {table.name!r} has no version that is complete",

@@ -12,10 +12,10 @@ from deltalakedb.errors import (
     ConfigurationError,
     CorruptCatalogError,
     DeltaLakeDbError,
-    TableNotFoundError,
     VersionNotFoundError,
 )
 from deltalakedb.store import Counts
+from deltalakedb.store.exports import gone
 from deltalakedb.store.reading import Known, OpenedVersion, available_versions, open_version
 from deltalakedb.telemetry import span
 
@@ -78,9 +78,9 @@ def resolve(
         found = store.dialect.ask(question) if session is None else question(session)
     store.metrics.observe("metadata_open_latency_ms", (time.perf_counter() - start) * 1000)
     if found is None:
-        raise TableNotFoundError(
-            f"Table {table.name!r} is not registered any more", fix="See lake.tables()"
-        )
+        if session is not None:
+            raise gone(session, table)
+        raise store.dialect.ask(lambda asked: gone(asked, table))
     if found.version is None and wanted is None and moment is None:
         raise _incomplete(table, found.head)
     too_late = moment is not None and found.version == found.head and moment > found.committed_at

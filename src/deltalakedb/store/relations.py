@@ -120,6 +120,9 @@ MIRROR_TABLES = _relation(
     "table_id:uuid owner:text generation:int expires_at:int checkpoint_version:int "
     "checkpoint_error:text cleaned_at:int drift:json updated_at:int",
 )
+EXPORTED_TABLES = _relation(
+    "dl_exported_tables", "table_id:uuid name:text location:text version:int exported_at:int"
+)
 
 FILE_PAGES = _relation(
     "dl_file_pages",
@@ -149,4 +152,5 @@ RELATIONS = (
     MIRROR_TABLES,
     FILE_PAGES,
     PAGED_TABLES,
+    EXPORTED_TABLES,
 )

@@ -36,10 +36,10 @@ from deltalakedb.errors import (
     CommitOutcomeUnknownError,
     DeltaLakeDbError,
     ObjectNotFoundError,
-    TableNotFoundError,
 )
 from deltalakedb.store import Payload, VersionRecord, account
 from deltalakedb.store import mirror as queue
+from deltalakedb.store.exports import gone
 from deltalakedb.transaction.facts import CONSTRAINT_RULES, facts_of
 from deltalakedb.transaction.rules import check_live_files, validate_commit
 from deltalakedb.transaction.state import TableState, load_state
@@ -156,7 +156,7 @@ def _ours(store: Store, session: Session, table: TableRecord) -> tuple[int, int 
     """The newest version, and the oldest that is not published, if any."""
     head = store.head(session, table.table_id)
     if head is None:
-        raise TableNotFoundError(f"Table {table.name!r} was dropped just now")
+        raise gone(session, table)
     row = session.one("first_unpublished", table_id=table.table_id)
     return head, None if row is None or row[0] is None else int(row[0])
 

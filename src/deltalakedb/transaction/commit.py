@@ -37,11 +37,11 @@ from deltalakedb.errors import (
     HistoryExpiredError,
     RetriesExhaustedError,
     TableExistsError,
-    TableNotFoundError,
     TransactionAbortedError,
     UnexpectedVersionError,
 )
 from deltalakedb.store import Counts, Payload, VersionRecord, account
+from deltalakedb.store.exports import gone
 from deltalakedb.telemetry import Metrics, event, span
 from deltalakedb.transaction.attempt import Attempt, IsolationLevel, isolation_of
 from deltalakedb.transaction.change import Change, Committed, new_uuid
@@ -283,10 +283,7 @@ class Committer:
             return
         head = self._store.lock_head(session, work.table_id)
         if head is None:
-            raise TableNotFoundError(
-                f"Table {work.change.table.name!r} was dropped while this commit was under way",
-                fix="Check lake.tables()",
-            )
+            raise gone(session, work.change.table)
         if head - state.version > _WINNERS_UNDER_LOCK:
             raise _TooFarBehindError
         if self._recorded(session, work):

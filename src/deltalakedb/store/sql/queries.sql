@@ -29,6 +29,16 @@ SELECT table_id, name, location, protocol_min_reader, protocol_min_writer, prope
        created_at, updated_at, plan
 FROM dl_tables WHERE location = :location;
 
+-- name: exported_by_id
+SELECT table_id, name, location, version, exported_at
+FROM dl_exported_tables WHERE table_id = :table_id;
+
+-- name: newest_export
+-- The last table of that name, or at that location, that has left the catalog.
+SELECT table_id, name, location, version, exported_at
+FROM dl_exported_tables WHERE name = :name OR location = :location
+ORDER BY exported_at DESC, version DESC, table_id LIMIT 1;
+
 -- name: table_by_id
 SELECT table_id, name, location, protocol_min_reader, protocol_min_writer, properties,
        created_at, updated_at, plan
@@ -423,9 +433,9 @@ SELECT owner, generation, expires_at, checkpoint_version, checkpoint_error, clea
 FROM dl_mirror_tables WHERE table_id = :table_id;
 
 -- name: begin_mirror_table
--- The first one to tend a table makes its row.
+-- The first one to tend a table makes its row; one that has left the catalog gets none.
 INSERT INTO dl_mirror_tables (table_id, generation, expires_at, cleaned_at, updated_at)
-VALUES (:table_id, 0, 0, 0, :now)
+SELECT table_id, 0, 0, 0, :now FROM dl_table_heads WHERE table_id = :table_id
 ON CONFLICT (table_id) DO NOTHING;
 
 -- name: take_lease

@@ -44,7 +44,8 @@ GRANT SELECT ON
     dl_schema_migrations, dl_tables, dl_table_heads, dl_table_versions, dl_add_files,
     dl_remove_files, dl_cdc_files, dl_metadata_updates, dl_protocol_updates, dl_txn_actions,
     dl_domain_metadata, dl_other_actions, dl_active_files, dl_mirror_status, dl_mirror_tables,
-    dl_file_pages, dl_paged_tables, vw_latest_action_per_path, vw_active_files, vw_ledger_intervals
+    dl_file_pages, dl_paged_tables, dl_exported_tables,
+    vw_latest_action_per_path, vw_active_files, vw_ledger_intervals
 TO deltalakedb_reader, deltalakedb_writer, deltalakedb_mirror;
 
 GRANT INSERT ON

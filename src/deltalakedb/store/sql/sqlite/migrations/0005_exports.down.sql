@@ -1,0 +1,1 @@
+DROP TABLE dl_exported_tables;

@@ -1,0 +1,100 @@
+"""The commit that makes a table ordinary: without table features that it does not use.
+
+In-commit timestamps go: this catalog switches them on, and some writers, delta-rs among them,
+refuse tables that have them. Other features go where nothing of the table uses them: no property,
+no column, no metadata domain, no feature that stays. A feature that readers have to know always
+stays: older versions may use it, and their files and checkpoints are still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Final
+
+from deltalakedb.actions import Action, Metadata
+from deltalakedb.actions.feature_use import features_in_use
+from deltalakedb.actions.features import FEATURES, required_features, without
+from deltalakedb.actions.jsonvalue import dumps
+from deltalakedb.actions.properties import FEATURE_PREFIX
+from deltalakedb.store import TableRecord
+from deltalakedb.transaction.change import Change
+from deltalakedb.transaction.metadata_diff import ROW_TRACKING_DOMAIN
+from deltalakedb.transaction.state import TableState
+
+_TIMESTAMPS: Final = frozenset({"inCommitTimestamp", "inCommitTimestamp-preview"})
+_TIMESTAMP_PROPERTIES: Final = frozenset(
+    {
+        "delta.enableInCommitTimestamps",
+        "delta.enableInCommitTimestamps-preview",
+        "delta.inCommitTimestampEnablementVersion",
+        "delta.inCommitTimestampEnablementTimestamp",
+        *(FEATURE_PREFIX + name for name in _TIMESTAMPS),
+    }
+)
+# Features whose use this release can see, and that the writers of other engines may not know.
+_IF_UNUSED: Final = frozenset(
+    {
+        *("identityColumns", "allowColumnDefaults", "checkpointProtection", "clustering"),
+        *("domainMetadata", "rowTracking"),
+        *("icebergCompatV1", "icebergCompatV2", "icebergCompatV3"),
+    }
+)
+_DOMAINS: Final[Mapping[str, str]] = {
+    "clustering": "delta.clustering",
+    "rowTracking": ROW_TRACKING_DOMAIN,
+}
+
+
+def droppable(state: TableState, domains: Collection[str]) -> frozenset[str]:
+    """The features of a table that it can do without; `domains` are those that it has."""
+    present = required_features(state.protocol)
+    used = set(features_in_use(_without_timestamps(state.metadata)))
+    used |= {feature for feature, domain in _DOMAINS.items() if domain in domains}
+    if domains:
+        used.add("domainMetadata")
+    going = present & (_TIMESTAMPS | (_IF_UNUSED - used))
+    while True:
+        needed = {
+            name
+            for feature in present - going
+            if feature in FEATURES
+            for name in FEATURES[feature].requires
+        }
+        if not going & needed:
+            return frozenset(going)
+        going -= needed
+
+
+def drop_features(table: TableRecord, state: TableState, domains: Collection[str]) -> Change | None:
+    """The change that drops what the table can do without; None where there is nothing.
+
+    It applies to exactly the version that was looked at: a later one may use a feature.
+    """
+    going = droppable(state, domains)
+    if not going:
+        return None
+    actions: list[Action] = [without(state.protocol, going)]
+    metadata = state.metadata
+    if going & _TIMESTAMPS:
+        metadata = _without_timestamps(metadata)
+    if metadata != state.metadata:
+        actions.append(metadata)
+    return Change(
+        table=table,
+        base=state,
+        actions=tuple(actions),
+        operation="DROP FEATURE",
+        parameters={"featureName": dumps(sorted(going))},
+        expected_version=state.version,
+        allow_feature_drop=True,
+    )
+
+
+def _without_timestamps(metadata: Metadata) -> Metadata:
+    kept = {
+        name: value
+        for name, value in metadata.configuration.items()
+        if name not in _TIMESTAMP_PROPERTIES
+    }
+    return replace(metadata, configuration=kept)
