@@ -42,6 +42,8 @@ class FaultyS3:
 
     def __init__(self, server: S3Server, *, rate: float = 0.1, seed: int = 0) -> None:
         self.rate = rate
+        self.always: tuple[str, str] | None = None
+        """A kind, and a part of the method and path of requests: those meet it, and no others."""
         self.requests = 0
         self.faults: Counter[str] = Counter()
         self.violations: list[str] = []
@@ -87,10 +89,13 @@ class FaultyS3:
         """A connection to the server itself."""
         return HTTPConnection("127.0.0.1", self._server.port, timeout=60)
 
-    def choose(self, method: str) -> str | None:
+    def choose(self, method: str, path: str) -> str | None:
         """What shall go wrong with this request, if anything."""
         with self._lock:
             self.requests += 1
+            if self.always is not None:
+                kind, about = self.always
+                return kind if about in f"{method} {path}" else None
             if self._chance.random() >= self.rate:
                 return None
             # Each kind once before any comes again.
@@ -153,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         proxy: FaultyS3 = self.server.proxy  # type: ignore[attr-defined]
         length = int(self.headers.get("content-length") or 0)
-        fault = proxy.choose(self.command)
+        fault = proxy.choose(self.command, self.path)
         try:
             if fault == "half sent":
                 self.rfile.read(length // 2)

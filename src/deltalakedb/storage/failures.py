@@ -28,6 +28,7 @@ _GARBLED: Final = re.compile(
 # Time-outs, conflicts and locks of a moment, and "slow down".
 _PASSING: Final = frozenset({408, 409, 412, 423, 425, 429})
 _NOT_IMPLEMENTED: Final = 501
+_CONFLICT: Final = 409
 _DENIED: Final = frozenset({errno.EPERM, errno.EACCES, errno.EROFS})
 _LASTING: Final = frozenset(
     {
@@ -40,6 +41,15 @@ _LASTING: Final = frozenset(
 def is_missing_bucket(error: Exception) -> bool:
     """Whether the place is missing, which must not pass for a missing object."""
     return _NO_BUCKET.search(str(error)) is not None
+
+
+def is_conflict(error: Exception) -> bool:
+    """Whether a store refused a write beside another one: the object is there, or it is not.
+
+    S3 says so of two requests at one moment (and the other may fail), Azure of an object that is
+    there. obstore takes both for the latter.
+    """
+    return _status(error) == _CONFLICT
 
 
 def translate(error: Exception, what: str, why: str) -> StorageError:

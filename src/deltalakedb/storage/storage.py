@@ -18,7 +18,7 @@ from deltalakedb.errors import (
     StorageUnavailableError,
 )
 from deltalakedb.storage import local_files
-from deltalakedb.storage.failures import is_missing_bucket, translate
+from deltalakedb.storage.failures import is_conflict, is_missing_bucket, translate
 from deltalakedb.storage.locations import local_path, normalise_location
 from deltalakedb.storage.opening import (
     check_options,
@@ -163,7 +163,13 @@ class Storage:
         if self._conditional:
             try:
                 store.put(key, data, mode="create")
-            except (AlreadyExistsError, PreconditionError, FileExistsError):
+            except (AlreadyExistsError, PreconditionError, FileExistsError) as error:
+                if is_conflict(error) and self.head(key) is None:
+                    raise StorageUnavailableError(
+                        f"{self._shown(key)} was not created",
+                        why="The store was busy with another request to create it",
+                        fix="It will be tried again",
+                    ) from None
                 return False
             except (NotSupportedError, NotImplementedError):
                 self._conditional = False
