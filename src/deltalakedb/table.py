@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from deltalakedb.snapshot.cache import SnapshotCache
 from deltalakedb.snapshot.listing import NO_LIMIT, check_count
 from deltalakedb.snapshot.page_builder import after_commit
 from deltalakedb.snapshot.resolve import resolve, to_milliseconds
+from deltalakedb.snapshot.retained import needed_files
 from deltalakedb.snapshot.snapshot import snapshot_of
 from deltalakedb.store.reading import Known, find_history
 from deltalakedb.store.relations import LIVE
@@ -143,6 +144,10 @@ class Table:
         self._store.metrics.count("rows_scanned", len(found))
         return found
 
+    def needed_files(self, since_ms: int) -> Iterator[tuple[str, str | None]]:
+        """Paths of all files that the versions since a time need, with their deletion vectors."""
+        return needed_files(self._store, self._record, since_ms)
+
     def commit(
         self,
         actions: Iterable[AnyAction],
@@ -154,6 +159,7 @@ class Table:
         app_txn: AppTxn | None = None,
         read: ReadSet | None = None,
         enforced: Iterable[str] = (),
+        replaces_all: bool = False,
     ) -> Committed:
         """Commit actions as one version, atomically; the version it became.
 
@@ -162,7 +168,9 @@ class Table:
         top of exactly that version. With `app_txn=(app_id, version)` it happens at most once: a
         version that is recorded already gives a result with `already_committed`. `read` says what
         was looked at to make the actions (nothing, unless said), `enforced` which kinds of
-        constraint the caller has checked the data against.
+        constraint the caller has checked the data against. `replaces_all` says that every file
+        which is live afterwards fits the metadata of this commit, however that has changed: the
+        commit replaces all files, or goes back to an earlier version.
         """
         if (
             operation_parameters is None
@@ -171,6 +179,7 @@ class Table:
             and app_txn is None
             and read is None
             and enforced == ()
+            and not replaces_all
         ):
             return self._commit(plain_change(self._record, self._base(), actions, operation))
         gathered = OpenChange(self._record, self._base())
@@ -180,7 +189,12 @@ class Table:
             parameters=operation_parameters,
             metrics=operation_metrics,
         )
-        gathered.depend(read=read, expected_version=expected_version, enforced=enforced)
+        gathered.depend(
+            read=read,
+            expected_version=expected_version,
+            enforced=enforced,
+            replaces_all=replaces_all,
+        )
         if expected_version is not None and expected_version > gathered.base.version:
             # Whoever names a later version has seen it, even if not through this handle.
             self.refresh()

@@ -215,6 +215,32 @@ def test_a_table_leaves_and_comes_back(command: Command, catalog: str, tmp_path:
 # --- what goes wrong ----------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("orders")
+def test_a_table_is_optimised_restored_and_cleaned(command: Command, catalog: str) -> None:
+    with deltalakedb.connect(catalog) as lake:
+        for i in range(3):
+            lake.table("sales.orders").append([{"id": i, "day": None}])
+    done = as_json(command("optimize", "sales.orders", "--json"))
+    assert (done["files_removed"], done["files_added"], done["version"]) == (3, 1, 4)
+    assert "nothing to do" in command("optimize", "sales.orders")[1]
+    assert (
+        "version 5 is what version 2 was"
+        in command(*("restore", "sales.orders", "--version", "2"))[1]
+    )
+    planned = command(
+        *("vacuum", "sales.orders", "--dry-run", "--retention-hours", "0"),
+        "--allow-short-retention",
+    )
+    assert "would be deleted" in planned[1]
+    code, _, err = command("vacuum", "sales.orders", "--retention-hours", "0")
+    assert code == 1
+    assert "168 hours" in err
+    assert as_json(command("vacuum", "sales.orders", "--json"))["files"] == 0
+    code, _, err = command("restore", "sales.orders")
+    assert code == 1
+    assert "a version or a timestamp" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from deltalakedb.cli import log, mirror, tables
+from deltalakedb.cli import log, maintenance, mirror, tables
 from deltalakedb.cli.output import console, printable
 from deltalakedb.errors import DeltaLakeDbError
 
@@ -23,6 +23,7 @@ app = typer.Typer(
 app.add_typer(mirror.app, name="mirror")
 tables.register(app)
 log.register(app)
+maintenance.register(app)
 
 _debug = False
 

@@ -122,7 +122,7 @@ def deleted_rows(layout: TableLayout, file: DataFile) -> DeletedRows | None:
     """The rows that the deletion vector of a file hides, or None where it has none."""
     if not file.deletion_vector:
         return None
-    descriptor = _descriptor(file)
+    descriptor = descriptor_of(file.deletion_vector or "{}", file.path)
 
     def read_range(path: str, start: int, length: int) -> bytes:
         # Type u is a plain path below the table; type p is a URI as it is.
@@ -133,8 +133,9 @@ def deleted_rows(layout: TableLayout, file: DataFile) -> DeletedRows | None:
     return load_deletion_vector(descriptor, data_file=name, read_range=read_range)
 
 
-def _descriptor(file: DataFile) -> DeletionVectorDescriptor:
-    given = jsonvalue.loads(file.deletion_vector or "{}")
+def descriptor_of(text: str, path: str) -> DeletionVectorDescriptor:
+    """The descriptor of the deletion vector of a file, from its JSON."""
+    given = jsonvalue.loads(text)
     try:
         return DeletionVectorDescriptor(
             storage_type=given["storageType"],
@@ -145,8 +146,8 @@ def _descriptor(file: DataFile) -> DeletionVectorDescriptor:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidActionError(
-            f"The deletion vector of {file.path} cannot be understood",
-            why=f"its descriptor is {(file.deletion_vector or '')[:200]}",
+            f"The deletion vector of {path} cannot be understood",
+            why=f"its descriptor is {text[:200]}",
             fix="Correct the log entry it came from",
         ) from error
 

@@ -8,9 +8,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from deltalakedb.errors import ConfigurationError, TableNotFoundError
+from deltalakedb.maintenance import Restore, restore, vacuum
 from deltalakedb.spark.dml import delete, update
 from deltalakedb.spark.lakes import lake_of
 from deltalakedb.spark.merge_builder import DeltaMergeBuilder
+from deltalakedb.spark.optimize_builder import DeltaOptimizeBuilder
 from deltalakedb.spark.scan import scan
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from deltalakedb.table import Table
     from deltalakedb.transaction.change import Committed
 
+_RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 _HISTORY = (
     "version bigint, timestamp timestamp, userId string, userName string, operation string, "
     "operationParameters map<string,string>, readVersion bigint, isolationLevel string, "
@@ -174,6 +177,54 @@ class DeltaTable:
     def merge(self, source: DataFrame, condition: str | Column) -> DeltaMergeBuilder:
         """Merge rows of a source; add clauses, then `execute()`."""
         return DeltaMergeBuilder(self._spark, self._table, source, condition, self._alias)
+
+    # --- keeping it in order -----------------------------------------------------------------
+
+    def optimize(self) -> DeltaOptimizeBuilder:
+        """Large files of small ones: `executeCompaction()`, or `executeZOrderBy("id")`."""
+        return DeltaOptimizeBuilder(self._spark, self._table)
+
+    def vacuum(self, retentionHours: float | None = None) -> DataFrame:
+        """Delete files that no version within the retention needs; no rows, as Delta has it.
+
+        Less than the table's retention is refused unless the session sets
+        `spark.databricks.delta.retentionDurationCheck.enabled` to false.
+        """
+        check = self._spark.conf.get(_RETENTION_CHECK, "true")
+        vacuum(
+            self._table,
+            retention_hours=retentionHours,
+            allow_short_retention=str(check).lower() == "false",
+        )
+        return self._spark.createDataFrame([], "path string")
+
+    def restoreToVersion(self, version: int) -> DataFrame:
+        """Commit a version that is what the table was at an earlier one."""
+        return self._restored(restore(self._table, version=version))
+
+    def restoreToTimestamp(self, timestamp: datetime | str) -> DataFrame:
+        """Commit a version that is what the table was at a time."""
+        return self._restored(restore(self._table, timestamp=timestamp))
+
+    def _restored(self, done: Restore) -> DataFrame:
+        row = (
+            done.bytes,
+            done.files,
+            done.files_removed,
+            done.files_restored,
+            done.bytes_removed,
+            done.bytes_restored,
+        )
+        return self._spark.createDataFrame(
+            [row],
+            "table_size_after_restore bigint, num_of_files_after_restore bigint, "
+            "num_removed_files bigint, num_restored_files bigint, removed_files_size bigint, "
+            "restored_files_size bigint",
+        )
+
+    def addFeatureSupport(self, featureName: str) -> None:
+        """Add a table feature to the protocol."""
+        self._table.upgrade_protocol(featureName)
 
     def _affected(self, committed: Committed | None, metric: str) -> DataFrame:
         rows = 0

@@ -32,6 +32,7 @@ class OpenChange:
     app_txn: AppTxn | None = None
     expected_version: int | None = None
     enforced: frozenset[str] = frozenset()
+    replaces_all: bool = False
 
     def add(
         self,
@@ -57,6 +58,7 @@ class OpenChange:
         read: ReadSet | None = None,
         expected_version: int | None = None,
         enforced: Iterable[str] = (),
+        replaces_all: bool = False,
     ) -> None:
         """What the actions were made from, and what the caller vouches for."""
         _check_dependence(read, expected_version, enforced)
@@ -65,6 +67,7 @@ class OpenChange:
         if expected_version is not None:
             self.expected_version = expected_version
         self.enforced |= frozenset(enforced)
+        self.replaces_all = self.replaces_all or replaces_all
 
     def use_app_txn(self, app_txn: AppTxn, now: int) -> None:
         """Make the commit idempotent under an application's own version."""
@@ -86,6 +89,7 @@ class OpenChange:
             app_txn=self.app_txn,
             expected_version=self.expected_version,
             enforced=self.enforced,
+            replaces_all=self.replaces_all,
         )
 
 

@@ -197,7 +197,7 @@ def _check_mapping_change(new: Metadata, old: Metadata, mode: str, *, replaces_a
             f"{_MAX_ID} would fall from {before.column_mapping_max_id} "
             f"to {after.column_mapping_max_id}"
         )
-    if old_mode == "none":
+    if old_mode == "none" or replaces_all:
         return
     known = {column_id(field) for field in old.schema.all_fields()}
     for field in new.schema.all_fields():

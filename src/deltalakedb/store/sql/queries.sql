@@ -76,6 +76,10 @@ SELECT version FROM dl_table_versions
 WHERE table_id = :table_id AND committed_at <= :timestamp
 ORDER BY committed_at DESC LIMIT 1;
 
+-- name: change_files_since
+-- Change data of a version and of all later ones.
+SELECT path FROM dl_cdc_files WHERE table_id = :table_id AND version >= :version;
+
 -- name: delete_active_files
 DELETE FROM dl_active_files WHERE table_id = :table_id;
 

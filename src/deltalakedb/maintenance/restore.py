@@ -1,0 +1,167 @@
+"""Restore: a new version with the rows, columns and properties of an earlier one.
+
+History stays: the versions in between can still be read, and a restore can be taken back by
+another one. The protocol stays too, as a feature that is in use cannot simply be dropped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from deltalakedb.actions import Action, AddFile, Metadata
+from deltalakedb.actions.codec import from_dict
+from deltalakedb.actions.partition import decode_path
+from deltalakedb.errors import ConfigurationError, DataFileMissingError
+from deltalakedb.snapshot.listing import COLUMNS
+from deltalakedb.storage import open_storage
+from deltalakedb.transaction.attempt import ReadSet
+from deltalakedb.writing import remove_of, rows_of_files
+
+if TYPE_CHECKING:
+    from deltalakedb.snapshot import Snapshot
+    from deltalakedb.table import Table
+
+_LOOKERS: Final = 16
+_KEPT: Final = (
+    "delta.enableInCommitTimestamps",
+    "delta.inCommitTimestampEnablementVersion",
+    "delta.inCommitTimestampEnablementTimestamp",
+    "delta.columnMapping.maxColumnId",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """What a restore did; `version` is the new one, or None where nothing had to change."""
+
+    table: str
+    restored: int
+    version: int | None
+    files_restored: int
+    files_removed: int
+    bytes_restored: int
+    bytes_removed: int
+    files: int
+    bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def restore(
+    table: Table, *, version: int | None = None, timestamp: datetime | str | None = None
+) -> Restore:
+    """Commit a version that is what the table was at `version` or `timestamp`.
+
+    Whoever changes the table meanwhile makes it fail with a conflict. Files of the old version
+    that vacuum has deleted are told before anything is committed.
+    """
+    if (version is None) == (timestamp is None):
+        raise ConfigurationError(
+            "A restore needs a version or a timestamp, and not both",
+            fix="Pass version=3, or timestamp='2026-11-01T00:00:00Z'",
+        )
+    now = table.snapshot()
+    then = table.snapshot(version, timestamp=timestamp)
+    here, there = _by_identity(now), _by_identity(then)
+    back = [row for key, row in there.items() if key not in here]
+    gone = [row for key, row in here.items() if key not in there]
+    _check_there(then, [row["path"] for row in back])
+    actions: list[Action] = []
+    metadata = _restored(then.metadata, now.metadata)
+    if metadata != now.metadata:
+        actions.append(metadata)
+    moment = table.now_ms()
+    actions += [remove_of(row, moment) for row in gone]
+    actions += [_add(row) for row in back]
+    told = Restore(
+        table=table.name,
+        restored=then.version,
+        version=None,
+        files_restored=len(back),
+        files_removed=len(gone),
+        bytes_restored=sum(row["size_bytes"] for row in back),
+        bytes_removed=sum(row["size_bytes"] for row in gone),
+        files=then.num_files,
+        bytes=then.size_bytes,
+    )
+    if not actions:
+        return told
+    committed = table.commit(
+        actions,
+        operation="RESTORE",
+        operation_parameters={
+            "version": then.version if timestamp is None else None,
+            "timestamp": None if timestamp is None else str(timestamp),
+        },
+        operation_metrics={
+            "tableSizeAfterRestore": str(told.bytes),
+            "numOfFilesAfterRestore": str(told.files),
+            "numRemovedFiles": str(told.files_removed),
+            "numRestoredFiles": str(told.files_restored),
+            "removedFilesSize": str(told.bytes_removed),
+            "restoredFilesSize": str(told.bytes_restored),
+        },
+        read=ReadSet(whole_table=True),
+        # Files that stay were there then, too.
+        replaces_all=True,
+        # The rows were checked when they were first written, by the rules of that version, which
+        # are those that come back.
+        enforced=("checkConstraints", "invariants", "generatedColumns", "identityColumns"),
+    )
+    return Restore(**{**asdict(told), "version": int(committed)})
+
+
+def _by_identity(snapshot: Snapshot) -> dict[tuple[str, str], dict[str, Any]]:
+    rows = rows_of_files(snapshot.files(columns=COLUMNS))
+    return {(row["path"], row["dv_id"]): row for row in rows}
+
+
+def _restored(then: Metadata, now: Metadata) -> Metadata:
+    """The metadata of then, but for what must not go back: it says how history itself is kept."""
+    kept = {name: now.configuration[name] for name in _KEPT if name in now.configuration}
+    return replace(then, configuration={**then.configuration, **kept}, name=now.name)
+
+
+def _check_there(snapshot: Snapshot, paths: Iterable[str]) -> None:
+    """Look for the files that come back: vacuum may have deleted them."""
+    wanted = [path for path in paths if "://" not in path and not path.startswith(("/", "file:"))]
+    storage = open_storage(snapshot.table.location, snapshot.storage_options)
+    with ThreadPoolExecutor(_LOOKERS) as pool:
+        found = list(pool.map(lambda path: storage.head(decode_path(path)) is not None, wanted))
+    missing = [path for path, there in zip(wanted, found, strict=True) if not there]
+    if missing:
+        raise DataFileMissingError(
+            f"Table {snapshot.table.name!r} cannot be restored to version {snapshot.version}: "
+            f"{len(missing)} of its files are gone, the first one is {missing[0]}",
+            why="Vacuum deletes files that no version within the retention needs",
+            fix="Restore to a later version, or bring the files back from a backup",
+        )
+
+
+def _add(row: Mapping[str, Any]) -> AddFile:
+    texts = ("partition_values", "tags", "deletion_vector", "extra")
+    parsed = {name: None if row[name] is None else json.loads(row[name]) for name in texts}
+    body: dict[str, Any] = {
+        **(parsed["extra"] or {}),
+        "path": row["path"],
+        "partitionValues": parsed["partition_values"],
+        "size": row["size_bytes"],
+        "modificationTime": row["modification_time"],
+        "dataChange": True,
+        "stats": row["stats"],
+        "tags": parsed["tags"],
+        "deletionVector": parsed["deletion_vector"],
+        "baseRowId": row["base_row_id"],
+        "defaultRowCommitVersion": row["default_row_commit_version"],
+        "clusteringProvider": row["clustering_provider"],
+    }
+    made = from_dict({"add": {key: value for key, value in body.items() if value is not None}})
+    assert isinstance(made, AddFile)  # noqa: S101 - that is what it says
+    return made

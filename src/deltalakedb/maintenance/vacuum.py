@@ -1,0 +1,146 @@
+"""Vacuum: data files that no version needs any more are deleted.
+
+What is needed is a query of the catalog: the files of the newest version, and those of every
+version that was the newest one within the retention. The table's folder is listed once, to find
+what nobody names at all: leftovers of writes that failed. A file goes only when it is older than
+the retention too, so that the files of a write that is still under way stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from deltalakedb.actions.partition import decode_path
+from deltalakedb.actions.properties import TableProperties
+from deltalakedb.errors import ConfigurationError
+from deltalakedb.snapshot.data_files import descriptor_of
+from deltalakedb.storage import open_storage
+
+if TYPE_CHECKING:
+    from deltalakedb.storage import ObjectInfo
+    from deltalakedb.table import Table
+
+_CHANGE_DATA: Final = "_change_data"
+_AT_ONCE: Final = 1000
+_HOUR_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Vacuum:
+    """What a vacuum deleted, or would delete."""
+
+    table: str
+    dry_run: bool
+    retention_hours: float
+    files: int
+    bytes: int
+    kept: int
+    paths: tuple[str, ...]
+    """The files, below the table's location; of a dry run all of them, else the first thousand."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "paths": list(self.paths)}
+
+
+def vacuum(
+    table: Table,
+    *,
+    retention_hours: float | None = None,
+    dry_run: bool = False,
+    allow_short_retention: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Vacuum:
+    """Delete files that no version of the last `retention_hours` needs.
+
+    The retention is that of the table unless it is given (`delta.deletedFileRetentionDuration`,
+    a week by default). A shorter one is refused unless it is allowed: readers of older versions,
+    and writers that have not committed yet, would lose their files. `progress` is told how many
+    files of how many have been deleted.
+    """
+    snapshot = table.snapshot()
+    least = TableProperties(snapshot.properties).deleted_file_retention
+    hours = _hours(table, least, retention_hours, allowed=allow_short_retention)
+    cutoff = table.now_ms() - int(hours * _HOUR_MS)
+    needed = _needed(table, cutoff)
+    storage = open_storage(table.location, snapshot.storage_options)
+    gone: list[ObjectInfo] = []
+    kept = 0
+    for found in storage.list():
+        if _is_hidden(found.key):
+            continue
+        if found.key in needed or found.modified_ms >= cutoff:
+            kept += 1
+        else:
+            gone.append(found)
+    keys = [found.key for found in gone]
+    if not dry_run:
+        for start in range(0, len(keys), _AT_ONCE):
+            storage.delete_many(keys[start : start + _AT_ONCE])
+            if progress is not None:
+                progress(min(start + _AT_ONCE, len(keys)), len(keys))
+    return Vacuum(
+        table=table.name,
+        dry_run=dry_run,
+        retention_hours=hours,
+        files=len(gone),
+        bytes=sum(found.size for found in gone),
+        kept=kept,
+        paths=tuple(keys if dry_run else keys[:_AT_ONCE]),
+    )
+
+
+def _hours(table: Table, least: timedelta, given: float | None, *, allowed: bool) -> float:
+    default = least.total_seconds() / 3600
+    if given is None:
+        return default
+    if given < 0:
+        raise ConfigurationError(
+            f"A retention of {given} hours is no time", fix="Pass 0 or more; the default is a week"
+        )
+    if given < default and not allowed:
+        raise ConfigurationError(
+            f"Table {table.name!r} keeps removed files for {default:g} hours; {given:g} is less",
+            why="Whoever reads an older version, or has written files and not committed them yet, "
+            "would lose them",
+            fix="Leave the retention out, set delta.deletedFileRetentionDuration, or allow for it "
+            "when nobody else uses the table",
+        )
+    return given
+
+
+def _needed(table: Table, cutoff: int) -> set[str]:
+    """The keys of all files that a version from `cutoff` on needs."""
+    found: set[str] = set()
+    for path, vector in table.needed_files(cutoff):
+        key = _key(path)
+        if key is not None:
+            found.add(key)
+        if vector is not None:
+            file = descriptor_of(vector, path).file_path()
+            if file is not None:
+                found.add(file)
+    return found
+
+
+def _key(path: str) -> str | None:
+    """The key below the location; None for a file elsewhere (of a clone's source), which stays."""
+    return None if "://" in path or path.startswith(("/", "file:")) else decode_path(path)
+
+
+def _is_hidden(key: str) -> bool:
+    """The log, and whatever else is not the table's data: names with a dot or underscore first.
+
+    Partition folders may begin with an underscore too: those have a value.
+    """
+    return any(_hidden_names(key))
+
+
+def _hidden_names(key: str) -> Iterator[bool]:
+    for i, name in enumerate(key.split("/")):
+        if i == 0 and name == _CHANGE_DATA:
+            continue
+        yield name.startswith((".", "_")) and "=" not in name

@@ -1,0 +1,46 @@
+"""Files that versions of a certain age and younger still need: one range of the interval table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from deltalakedb.snapshot.listing import read_batches
+from deltalakedb.store.arrow import FileQuery
+
+if TYPE_CHECKING:
+    from deltalakedb.store import Store, TableRecord
+
+_BATCH: Final = 10_000
+_DATA: Final = (
+    "SELECT path, deletion_vector FROM dl_active_files "
+    "WHERE table_id = :table_id AND removed_version > :since"
+)
+
+
+def needed_files(
+    store: Store, table: TableRecord, cutoff_ms: int
+) -> Iterator[tuple[str, str | None]]:
+    """Paths, each with the descriptor of its deletion vector, of every version since a time.
+
+    That is the version which was the newest then, and all later ones; change data included.
+    """
+    with store.read() as session:
+        row = session.one(
+            "version_at_timestamp", table_id=table.table_id, timestamp=max(-1, cutoff_ms)
+        )
+        since = -1 if row is None else int(row[0])
+        changes = session.run("change_files_since", table_id=table.table_id, version=since)
+    for (path,) in changes:
+        yield str(path), None
+    query = FileQuery(
+        _DATA, ("path", "deletion_vector"), {"table_id": table.table_id, "since": since}
+    )
+    with closing(read_batches(store, table, query, _BATCH)) as batches:
+        for batch in batches:
+            yield from zip(
+                batch.column("path").to_pylist(),
+                batch.column("deletion_vector").to_pylist(),
+                strict=True,
+            )

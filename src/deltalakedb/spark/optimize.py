@@ -1,0 +1,195 @@
+"""OPTIMIZE on Spark: bins are compacted by the executors; rows are ordered by a Z-curve.
+
+Compaction does not move rows through the JVM: each task reads the files of a bin and writes new
+ones, by the same functions as everywhere else.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from deltalakedb.actions import AddFile
+from deltalakedb.actions.codec import from_dict, to_dict
+from deltalakedb.errors import ConfigurationError, DeltaLakeDbError
+from deltalakedb.maintenance.compaction import (
+    TARGET_BYTES,
+    Bin,
+    Compaction,
+    bin_of,
+    commit_optimize,
+    compact,
+    compact_bin,
+    delete_files,
+    files_to_optimize,
+)
+from deltalakedb.spark.scan import quoted, scan_files
+from deltalakedb.spark.stage import stage_frame
+from deltalakedb.writing import rows_of_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from deltalakedb.table import Table
+
+_BUCKETS: Final = 256
+_BITS: Final = 8
+_SAMPLED: Final = 200_000
+
+
+def optimize(
+    spark: SparkSession, table: Table, *, where: str | None, target_bytes: int = TARGET_BYTES
+) -> Compaction:
+    """Make large files of small ones, by the executors of a session."""
+
+    def run(bins: Sequence[Bin]) -> Iterable[list[AddFile]]:
+        rows = [(base64.b64encode(pickle.dumps(one)).decode("ascii"),) for one in bins]
+        # The largest first, and each one a task of its own.
+        rows.sort(key=lambda row: -len(row[0]))
+        frame = spark.createDataFrame(rows, "bin string").repartition(len(rows))
+        for row in frame.mapInArrow(_compact, "files string, error string").collect():
+            if row.error is not None:
+                error: DeltaLakeDbError = pickle.loads(base64.b64decode(row.error))  # noqa: S301 - ours
+                raise error
+            yield [_add(one) for one in json.loads(row.files)]
+
+    return compact(table, where=where, target_bytes=target_bytes, run=run)
+
+
+def _compact(batches: Iterable[Any]) -> Iterator[Any]:
+    import pyarrow as pa
+
+    for batch in batches:
+        for text in batch.column(0).to_pylist():
+            files, error = None, None
+            try:
+                made = compact_bin(pickle.loads(base64.b64decode(text)))  # noqa: S301 - ours
+                files = json.dumps([to_dict(add) for add in made])
+            except DeltaLakeDbError as refused:
+                error = base64.b64encode(pickle.dumps(refused)).decode("ascii")
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([files], pa.string()), pa.array([error], pa.string())],
+                ["files", "error"],
+            )
+
+
+def _add(given: Any) -> AddFile:
+    action = from_dict(given)
+    assert isinstance(action, AddFile)  # noqa: S101 - the task sends nothing else
+    return action
+
+
+# --- Z-order ------------------------------------------------------------------------------
+
+
+def z_order(
+    spark: SparkSession,
+    table: Table,
+    columns: Sequence[str],
+    *,
+    where: str | None,
+    target_bytes: int = TARGET_BYTES,
+) -> Compaction:
+    """Write all rows anew, so that rows which are alike in these columns share files."""
+    from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+    snapshot = table.snapshot()
+    names = _checked(table, columns)
+    files = files_to_optimize(snapshot, where)
+    rows = rows_of_files(files)
+    if not rows:
+        return Compaction(table.name, None, 0, 0, 0, 0, 0, 0)
+    frame = scan_files(spark, snapshot, files)
+    share = _share(rows)
+    curve = _interleaved([_bucket(frame, name, share) for name in names])
+    partitions = [F.col(quoted(name)) for name in snapshot.partition_columns]
+    count = max(1, math.ceil(sum(row["size_bytes"] for row in rows) / target_bytes))
+    order = "__deltalakedb_curve"
+    ordered = frame.withColumn(order, curve)
+    ordered = ordered.repartitionByRange(count, *partitions, F.col(order))
+    ordered = ordered.sortWithinPartitions(*partitions, order).drop(order)
+    plan = bin_of(snapshot, files, rows[:1], target_bytes).plan
+    adds = stage_frame(ordered, plan)
+    try:
+        return commit_optimize(
+            table, snapshot, rows, adds, considered=len(rows), where=where, columns=names
+        )
+    except DeltaLakeDbError:
+        delete_files(snapshot, adds)
+        raise
+
+
+def _checked(table: Table, columns: Sequence[str]) -> list[str]:
+    snapshot = table.snapshot()
+    partitions = {name.lower() for name in snapshot.partition_columns}
+    names = []
+    for given in columns:
+        field = snapshot.schema.get(given)
+        if field is None or given.lower() in partitions:
+            raise ConfigurationError(
+                f"Table {table.name!r} cannot be ordered by {given!r}",
+                why="It has no such column" if field is None else "It is a partition column",
+                fix=f"Its columns are: {', '.join(snapshot.schema.names)}",
+            )
+        names.append(field.name)
+    if not names:
+        raise ConfigurationError("There is no column to order by", fix="Name one, e.g. 'id'")
+    return names
+
+
+def _share(files: Sequence[dict[str, Any]]) -> float:
+    """How much of the rows makes a sample that is large enough."""
+    counts = [
+        (json.loads(file["stats"]) if file["stats"] else {}).get("numRecords") for file in files
+    ]
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts) or not sum(known):
+        return 1.0
+    return min(1.0, float(_SAMPLED / sum(known)))
+
+
+def _bucket(frame: DataFrame, name: str, share: float) -> Column:
+    """Which of 256 ranges with about as many rows each a value lies in; nulls in the first."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    column = F.col(quoted(name))
+    shares = [i / _BUCKETS for i in range(1, _BUCKETS)]
+    # NaN has no place among numbers that Python could sort; Spark puts it last, as here.
+    known = frame.select(column.alias("v")).where("v IS NOT NULL AND NOT v <=> double('NaN')")
+    if share < 1:
+        known = known.sample(share, seed=7)
+    # The order of values is that of their rank in a sample, so any type that has one will do.
+    sample = known.orderBy("v").collect()
+    values = [row.v for row in sample]
+    bounds = sorted({values[int(share * len(values))] for share in shares}) if values else []
+    return F.when(column.isNull(), F.lit(0)).otherwise(_search(column, bounds, 0))
+
+
+def _search(column: Column, bounds: Sequence[Any], first: int) -> Column:
+    """A binary search as nested conditions."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if not bounds:
+        return F.lit(first)
+    middle = len(bounds) // 2
+    return F.when(
+        column < F.lit(bounds[middle]), _search(column, bounds[:middle], first)
+    ).otherwise(_search(column, bounds[middle + 1 :], first + middle + 1))
+
+
+def _interleaved(buckets: Sequence[Column]) -> Column:
+    """One bit of each in turn, the highest first: neighbours on the curve are neighbours in all."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    curve = F.lit(0).cast("decimal(38,0)") if len(buckets) * _BITS > 62 else F.lit(0).cast("bigint")
+    position = len(buckets) * _BITS
+    for bit in reversed(range(_BITS)):
+        for bucket in buckets:
+            position -= 1
+            one = F.shiftright(bucket, bit).bitwiseAND(F.lit(1))
+            curve = curve + one * F.lit(2**position)
+    return curve

@@ -1,0 +1,138 @@
+"""Files that no version needs any more are deleted, and no others, on every engine."""
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from deltalakedb.clock import SystemClock
+from deltalakedb.errors import ConfigurationError
+from deltalakedb.lake import Lake
+from deltalakedb.maintenance import vacuum
+from deltalakedb.table import Table
+
+from fix_lake import OpenLake
+
+HOUR = 3600
+
+
+@pytest.fixture
+def lake(open_lake: OpenLake) -> Lake:
+    """By the clock of the disk: files have its times."""
+    return open_lake(clock=SystemClock())
+
+
+@pytest.fixture
+def table(lake: Lake, tmp_path: Path) -> Table:
+    """Three files, of which the last version has one."""
+    schema = pa.schema([("id", pa.int64()), ("part", pa.string())])
+    table = lake.create_table(
+        "t", location=str(tmp_path / "t"), schema=schema, partition_by=["part"]
+    )
+    table.append(pa.table({"id": [1], "part": ["a b/c"]}))
+    table.append(pa.table({"id": [2], "part": [None]}))
+    table.overwrite(pa.table({"id": [3], "part": ["%"]}))
+    return table
+
+
+def data_files(table: Table) -> set[str]:
+    folder = Path(table.location.removeprefix("file://"))
+    return {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and "_delta_log" not in path.parts
+    }
+
+
+def age(table: Table, hours: float) -> None:
+    """Let everything in the folder be older."""
+    folder = Path(table.location.removeprefix("file://"))
+    for path in folder.rglob("*"):
+        if path.is_file():
+            moment = path.stat().st_mtime - hours * HOUR
+            os.utime(path, (moment, moment))
+
+
+def test_within_the_retention_nothing_goes(table: Table) -> None:
+    age(table, 24 * 8)
+    before = data_files(table)
+    assert vacuum(table).files == 0
+    assert data_files(table) == before
+
+
+def test_files_of_old_versions_and_of_failed_writes_go(table: Table) -> None:
+    folder = Path(table.location.removeprefix("file://"))
+    live = {"part=%25/" + path.name for path in folder.glob("part=%25/*")}
+    assert len(live) == 1
+    (folder / "part=x").mkdir()
+    (folder / "part=x" / "left.parquet").write_bytes(b"leftover")
+    (folder / "_notes").mkdir()
+    (folder / "_notes" / "mine.txt").write_text("not a file of the table")
+    age(table, 2)
+    (folder / "part=x" / "new.parquet").write_bytes(b"of a write that is under way")
+    planned = vacuum(table, retention_hours=1, allow_short_retention=True, dry_run=True)
+    assert set(planned.paths) == {"part=x/left.parquet"}
+    age(table, 2)
+    planned = vacuum(table, retention_hours=0, allow_short_retention=True, dry_run=True)
+    assert planned.files == len(planned.paths) == 4
+    before = data_files(table)
+    done = vacuum(table, retention_hours=0, allow_short_retention=True)
+    assert done.files == 4
+    assert data_files(table) == live | {"_notes/mine.txt"}
+    assert len(before) == 6
+    assert table.snapshot().to_arrow().to_pylist() == [{"id": 3, "part": "%"}]
+    assert vacuum(table, retention_hours=0, allow_short_retention=True).files == 0
+
+
+def test_files_that_a_version_within_the_retention_needs_stay(table: Table) -> None:
+    age(table, 24 * 30)
+    assert vacuum(table, retention_hours=1, allow_short_retention=True).files == 0
+    assert table.snapshot(2).to_arrow().num_rows == 2
+
+
+def test_a_short_retention_has_to_be_allowed(table: Table) -> None:
+    with pytest.raises(ConfigurationError, match="168 hours"):
+        vacuum(table, retention_hours=1)
+    with pytest.raises(ConfigurationError, match="no time"):
+        vacuum(table, retention_hours=-1, allow_short_retention=True)
+    table.set_properties({"delta.deletedFileRetentionDuration": "interval 1 hour"})
+    assert vacuum(table, retention_hours=1).files == 0
+
+
+def test_deletion_vectors_stay_as_long_as_their_files(lake: Lake, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from deltalakedb.actions import AddFile
+    from deltalakedb.snapshot.listing import COLUMNS
+    from deltalakedb.staging.sinks import Sinks
+    from deltalakedb.staging.vectors import write_vectors
+    from deltalakedb.writing import remove_of, rows_of_files
+
+    table = lake.create_table(
+        "dv",
+        location=str(tmp_path / "dv"),
+        schema=pa.schema([("id", pa.int64())]),
+        properties={"delta.enableDeletionVectors": "true"},
+    )
+    table.append(pa.table({"id": [1, 2, 3]}))
+    (row,) = rows_of_files(table.snapshot().files(columns=COLUMNS))
+    vectors, key = write_vectors(Sinks(table.location), {row["path"]: pa.array([1], pa.int64())})
+    add = AddFile(
+        path=row["path"],
+        partition_values={},
+        size=row["size_bytes"],
+        modification_time=row["modification_time"],
+        data_change=True,
+        stats=row["stats"].replace('"tightBounds":true', '"tightBounds":false'),
+        deletion_vector=vectors[row["path"]],
+    )
+    table.commit([remove_of(row, 1), replace(add)], operation="DELETE")
+    assert sorted(table.snapshot().to_arrow()["id"].to_pylist()) == [1, 3]
+    age(table, 1)
+    assert vacuum(table, retention_hours=0, allow_short_retention=True).files == 0
+    assert key in data_files(table)
+    table.overwrite(pa.table({"id": [9]}))
+    age(table, 1)
+    assert vacuum(table, retention_hours=0, allow_short_retention=True).files == 2
+    assert key not in data_files(table)

@@ -1,0 +1,108 @@
+"""OPTIMIZE, Z-order, vacuum, restore and history through `DeltaTable`."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import deltalakedb
+from deltalakedb.errors import ConfigurationError
+from deltalakedb.lake import Lake
+from deltalakedb.spark import DeltaTable
+
+from fix_store import Catalogs
+
+
+@pytest.fixture(scope="module")
+def url(catalogs: Catalogs) -> Iterator[str]:
+    with catalogs.fresh("sqlite") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def lake(url: str) -> Iterator[Lake]:
+    with deltalakedb.connect(url) as lake:
+        yield lake
+
+
+def test_files_are_compacted_by_executors(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    table = lake.create_table(
+        "compacted",
+        location=str(tmp_path / "t"),
+        schema=pa.schema([("id", pa.int64()), ("part", pa.string())]),
+        partition_by=["part"],
+        properties={"delta.enableDeletionVectors": "true"},
+    )
+    for i in range(4):
+        table.append(pa.table({"id": [2 * i, 2 * i + 1], "part": ["a", "b"]}))
+    target = DeltaTable.forName(spark, "compacted", catalog=lake)
+    target.delete("id = 3")
+    (told,) = target.optimize().where("part = 'b'").executeCompaction().collect()
+    assert (told.metrics.numFilesAdded, told.metrics.numFilesRemoved) == (1, 3)
+    target.optimize().executeCompaction()
+    assert sorted(row.id for row in target.toDF().collect()) == [0, 1, 2, 4, 5, 6, 7]
+    assert table.snapshot().num_files == 2
+    assert [row.operation for row in target.history(2).collect()] == ["OPTIMIZE", "OPTIMIZE"]
+
+
+def test_rows_that_are_alike_share_files(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    frame = spark.range(0, 4096, numPartitions=4).selectExpr(
+        "cast(pmod(id * 2654435761, 64) as int) as x",
+        "cast(pmod(id * 40503, 64) as string) as y",
+        "id",
+    )
+    table = lake.create_table("curve", location=str(tmp_path / "t"), schema=frame.schema)
+    table.append(frame)
+    target = DeltaTable.forName(spark, "curve", catalog=lake)
+    before = sorted(tuple(row) for row in target.toDF().collect())
+    size = table.snapshot().size_bytes
+    spark.conf.set("spark.databricks.delta.optimize.maxFileSize", str(size // 16))
+    try:
+        target.optimize().executeZOrderBy("x", "y")
+    finally:
+        spark.conf.unset("spark.databricks.delta.optimize.maxFileSize")
+    assert sorted(tuple(row) for row in target.toDF().collect()) == before
+    files = table.snapshot().num_files
+    assert files > 8
+    # Each column alone rules out many files, which no order by one of them would do.
+    for condition in ("x = 5", "y = '5'"):
+        assert table.snapshot().files(where=condition).num_rows <= files * 0.6
+    with pytest.raises(ConfigurationError, match="nope"):
+        target.optimize().executeZOrderBy("nope")
+    info = table.history(1)[0].commit_info
+    assert info is not None
+    assert json.loads(str((info.operation_parameters or {})["zOrderBy"])) == ["x", "y"]
+
+
+def test_the_rest_of_the_table(spark: SparkSession, url: str, lake: Lake, tmp_path: Path) -> None:
+    table = lake.create_table(
+        "rest", location=str(tmp_path / "rest"), schema=pa.schema([("id", pa.int64())])
+    )
+    spark.conf.set("spark.deltalakedb.catalog", url)
+    try:
+        target = DeltaTable.forPath(spark, str(tmp_path / "rest"))
+        assert DeltaTable.isDeltaTable(spark, "rest")
+        assert not DeltaTable.isDeltaTable(spark, "no.such")
+    finally:
+        spark.conf.unset("spark.deltalakedb.catalog")
+    with pytest.raises(ConfigurationError, match="No catalog"):
+        DeltaTable.forName(spark, "rest")
+    table.append(pa.table({"id": [1, 2]}))
+    assert target.delete("id = 1").collect()[0].num_affected_rows == 1
+    assert target.update("id = 2", {"id": "20"}).collect()[0].num_affected_rows == 1
+    assert [row.id for row in target.toDF().collect()] == [20]
+    assert [row.id for row in target.toDF(version=1, where="id > 1").collect()] == [2]
+    (restored,) = target.restoreToVersion(1).collect()
+    assert restored.num_of_files_after_restore == 1
+    assert target.toDF().count() == 2
+    assert target.vacuum().count() == 0
+    with pytest.raises(ConfigurationError, match="168"):
+        target.vacuum(0)
+    (detail,) = target.detail().collect()
+    assert (detail.name, detail.numFiles) == ("rest", 1)
+    (newest,) = target.history(1).collect()
+    assert (newest.version, newest.operation) == (4, "RESTORE")
+    assert newest.operationMetrics["numRestoredFiles"] == "1"
