@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from deltalakedb.actions.schema import physical_name
 from deltalakedb.snapshot import Snapshot
 from interop.canonical import differences
 from interop.readers import Reader, Refused
@@ -77,10 +78,30 @@ def _is_mapped(case: Case) -> bool:
     return protocol.min_reader_version == 2 or "columnMapping" in case.features
 
 
+def _has_misplaced_partitions(case: Case) -> bool:
+    schema, names = case.snapshot.schema, case.snapshot.partition_columns
+    mapped = any(physical_name(schema.field(name)) != name for name in names)
+    first = [field.name for field in schema.fields][: len(names)]
+    return mapped and first != list(names) and case.snapshot.num_files > 0
+
+
+def _hides_behind_percents(case: Case) -> bool:
+    files = case.snapshot.files(columns=["path", "dv_id"])
+    pairs = zip(files["path"].to_pylist(), files["dv_id"].to_pylist(), strict=True)
+    return any(vector and "%" in path for path, vector in pairs)
+
+
 def _is_far_from_checkpoints(case: Case) -> bool:
     there = case.checkpoints
     near = {case.version, case.version - 1} & {-1, 0, *there}
     return bool(there) and case.version < there[-1] and not near
+
+
+def _came_late(case: Case) -> bool:
+    if case.timestamp is None:
+        return False
+    commit = case.path / "_delta_log" / f"{case.version:020d}.json"
+    return commit.stat().st_mtime > case.timestamp.timestamp()
 
 
 def _uses_variants(case: Case) -> bool:
@@ -90,6 +111,9 @@ def _uses_variants(case: Case) -> bool:
 def _has_no_schema(case: Case) -> bool:
     return case.snapshot.metadata.schema_string is None
 
+
+# Tables that are made to show limits: no golden one does.
+ONE_DOUBLE = "one-double"
 
 LIMITS: tuple[Limit, ...] = (
     *(
@@ -125,9 +149,9 @@ LIMITS: tuple[Limit, ...] = (
     ),
     Limit(
         "DuckDB",
-        "gives null for mapped partition columns",
+        "gives mapped partition columns the values at their places in the schema",
         None,
-        named("delta-data-reader-timestamp_ntz-name-mode", versions=range(1, 9)),
+        _has_misplaced_partitions,
     ),
     Limit("polars", "does not know column mapping", "polars does not support", _is_mapped),
     Limit(
@@ -135,6 +159,12 @@ LIMITS: tuple[Limit, ...] = (
         "does not know the feature",
         "polars does not support",
         needs("vacuumProtocolCheck", "typeWidening-preview", "v2Checkpoint"),
+    ),
+    Limit(
+        "polars",
+        "looks for deletion vectors by decoded paths, and misses those of encoded ones",
+        None,
+        _hides_behind_percents,
     ),
     Limit(
         "polars",
@@ -174,6 +204,12 @@ LIMITS: tuple[Limit, ...] = (
     ),
     Limit(
         "Sail",
+        "takes a double that is the same in all rows from the statistics, and reads it inexactly",
+        None,
+        named(ONE_DOUBLE),
+    ),
+    Limit(
+        "Sail",
         "widens floats by their text",
         None,
         named("delta-type-widening", versions=range(2, 4)),
@@ -201,6 +237,10 @@ LIMITS: tuple[Limit, ...] = (
         "does not read a table without columns",
         "DELTA_READ_TABLE_WITHOUT_COLUMNS",
         lambda case: not case.snapshot.schema.fields,
+    ),
+    *(
+        Limit(reader, "goes by the times of files, not by those in commits", None, _came_late)
+        for reader in ("delta-rs", "polars")
     ),
 )
 

@@ -180,13 +180,13 @@ class SparkWorker(Reader):
             cwd=folder,
             env={**os.environ, **environ},
         )
+        self._listener = threading.Thread(target=self._listen, daemon=True)
         self._held.callback(self._stop)
         line = _opened(self._process.stdout).readline()
         said = json.loads(line) if line else {"error": self._last_words()}
         if "error" in said:
             self.close()
             raise Unavailable(self.name, f"it does not start: {said['error']}")
-        self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
     def _last_words(self) -> str:
@@ -238,11 +238,16 @@ class SparkWorker(Reader):
 
     def _stop(self) -> None:
         _opened(self._process.stdin).close()
+        if self._asked:
+            # Nobody waits for these answers any more.
+            self._process.kill()
         try:
             self._process.wait(30)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._listener.is_alive():
+            self._listener.join()
         _opened(self._process.stdout).close()
 
 

@@ -7,6 +7,7 @@ in `limits.py`, and every limit that stands there is met here, or the list is wr
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -27,8 +28,8 @@ from deltalakedb.lake import Lake
 from deltalakedb.mirror.checkpoint import write_checkpoint
 from deltalakedb.snapshot import Snapshot
 from deltalakedb.table import Table
-from interop.data_files import write_rows
-from interop.limits import LIMITS, Case, Limit, judge, judge_all, limit_of
+from interop.data_files import hide_rows, live_files, write_rows
+from interop.limits import LIMITS, ONE_DOUBLE, Case, Limit, judge, judge_all, limit_of
 from interop.readers import Peers, Reader, SparkWorker
 
 from fix_golden import GoldenTable, file_digest, golden_names
@@ -105,6 +106,8 @@ class Gallery:
     tables: dict[str, GoldenTable]
     folder: Path
     found: dict[str, Mirrored | DeltaLakeDbError] = field(default_factory=dict)
+    made: list[Case] = field(default_factory=list)
+    """Tables that show what no golden table shows."""
 
     def __getitem__(self, name: str) -> Mirrored | DeltaLakeDbError:
         names = golden_names()
@@ -133,8 +136,8 @@ class Gallery:
 
     def answer(self, reader: Reader, case: Case) -> Future[pa.Table] | None:
         """What a reader that is asked ahead was asked for already."""
-        mirrored = self.found[case.name]
-        if case.timestamp is not None or not isinstance(mirrored, Mirrored):
+        mirrored = self.found.get(case.name)
+        if not isinstance(mirrored, Mirrored):
             return None
         return mirrored.answers.get((reader.name, case.version))
 
@@ -204,7 +207,40 @@ def gallery(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Gallery]:
     with catalogs.fresh("sqlite") as url, deltalakedb.connect(url, mirror="worker") as lake:
-        yield Gallery(lake, peers, golden_tables, tmp_path_factory.mktemp("golden"))
+        folder = tmp_path_factory.mktemp("golden")
+        yield Gallery(lake, peers, golden_tables, folder, made=list(made_tables(lake, folder)))
+
+
+def made_tables(lake: Lake, folder: Path) -> Iterator[Case]:
+    """What no golden table shows: a long double, a hidden row below `a b`, a late publication."""
+    double = made_table(lake, folder, ONE_DOUBLE, {"x": [0.9041325298027265]})
+    hidden = made_table(lake, folder, "hidden", {"x": [1, 2], "part": ["a b", "a b"]})
+    (file,) = live_files(hidden.snapshot())
+    hidden.commit(hide_rows(hidden, file, {1}), operation="DELETE")
+    late = made_table(lake, folder, "late", {"x": [1]})
+    lake.mirror.run_once()
+    for table in (double, hidden):
+        yield Case(folder / table.name, table.snapshot(), table.name, head=table.version)
+    snapshot = late.snapshot()
+    tomorrow = snapshot.timestamp.timestamp() + 24 * 3600
+    for commit in (folder / "late" / "_delta_log").glob("*.json"):
+        os.utime(commit, (tomorrow, tomorrow))
+    yield Case(folder / "late", snapshot, "late", snapshot.timestamp, head=1)
+
+
+def made_table(lake: Lake, folder: Path, name: str, rows: dict[str, Any]) -> Table:
+    data = pa.table(rows)
+    partitions = [column for column in data.column_names if column == "part"]
+    properties = {"delta.enableDeletionVectors": "true"}
+    table = lake.create_table(
+        name,
+        location=str(folder / name),
+        schema=data.schema,
+        partition_by=partitions,
+        properties=properties,
+    )
+    table.append(data)
+    return table
 
 
 @pytest.mark.parametrize("name", golden_names())
@@ -288,21 +324,20 @@ def test_a_declared_limit_is_met(limit: Limit, gallery: Gallery, peers: Peers) -
     reader = peers.there[limit.reader]
     met = (case for case in cases(gallery, reader) if limit_of(reader, case) is limit)
     case = next(met, None)
-    assert case is not None, "no golden table shows it: it must go from the list"
+    assert case is not None, "no table shows it: it must go from the list"
     ours = case.snapshot.to_arrow()
     assert judge(reader, case, ours, gallery.answer(reader, case)) is None
 
 
 def cases(gallery: Gallery, reader: Reader) -> Iterator[Case]:
-    """What a reader was asked for: each table at its versions, and the first at an instant too."""
+    """What shows limits: tables made for it, and what a reader was asked for of golden ones."""
+    yield from gallery.made
     for name in golden_names():
         mirrored = gallery[name]
         if isinstance(mirrored, DeltaLakeDbError) or not mirrored.has_rows:
             continue
         for version in chosen(mirrored.versions, few=reader.slow):
-            case = mirrored.case(version)
-            yield case
-            yield replace(case, timestamp=case.snapshot.timestamp)
+            yield mirrored.case(version)
 
 
 def check_files(mirrored: Mirrored) -> None:
