@@ -12,7 +12,9 @@ from deltalakedb.errors import ConfigurationError
 from deltalakedb.lake import Lake
 from deltalakedb.mirror.lease import Lease, new_owner
 from deltalakedb.mirror.publish import Outcome
+from deltalakedb.mirror.upkeep import Tended, Upkeep
 from deltalakedb.mirror.worker import Worker
+from deltalakedb.store import TableRecord
 from deltalakedb.store.mirror import mirror_table
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
@@ -232,3 +234,32 @@ def test_one_table_that_cannot_be_written_does_not_hold_up_the_others(
             assert time.monotonic() < deadline
             time.sleep(0.01)
     assert [status.state for status in queued.mirror.status()] == ["blocked", *["published"] * 4]
+
+
+def test_a_checkpoint_that_takes_long_keeps_no_other_table_waiting(
+    queued: Lake, new_table: NewTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = [new_table(queued, f"t{number}") for number in range(6)]
+    slow, busy = threading.Event(), threading.Semaphore(0)
+    tend = Upkeep.tend
+
+    def wait(upkeep: Upkeep, table: TableRecord, published: int) -> Tended:
+        busy.release()
+        assert slow.wait(LONG)
+        return tend(upkeep, table, published)
+
+    monkeypatch.setattr(Upkeep, "tend", wait)
+    # One place: whoever has it is looking after a log, and would keep the others from theirs.
+    with running(queued.mirror.worker(concurrency=1)):
+        assert busy.acquire(timeout=LONG)
+        # It has hands for four.
+        deadline = time.monotonic() + LONG
+        while sum(not status.backlog for status in queued.mirror.status()) < 4:
+            assert time.monotonic() < deadline, queued.mirror.status()
+            time.sleep(0.01)
+        # Of them one at a time is looked after.
+        assert not busy.acquire(blocking=False)
+        slow.set()
+        wait_until_published(queued, *tables)
+    for table in tables:
+        check_published(queued, table)

@@ -3,7 +3,7 @@
 Guarantees:
 
 - Checkpoints, checksums and clean-up run beside publishing: commits that come meanwhile are
-  published meanwhile.
+  published meanwhile, and tables that wait to be published wait for none of it.
 - Who gives a lease back looks for work once more, or tells others to: a commit of which they were
   told while they saw the table in these hands waits for nobody's next look.
 - The lease is renewed as long as the work lasts; who has lost it begins nothing new.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -57,7 +57,11 @@ class Bell:
 
 
 class Tending:
-    """Publishes a table and looks after its log. `go_on` is asked before anything new is begun."""
+    """Publishes a table and looks after its log.
+
+    `go_on` is asked before anything new is begun; what comes while the log is looked after is
+    published until the worker `has_ended`.
+    """
 
     def __init__(
         self,
@@ -68,15 +72,25 @@ class Tending:
         owner: str,
         lease_seconds: float,
         go_on: Callable[[], bool],
+        has_ended: Callable[[], bool] = lambda: False,
+        turns: AbstractContextManager[object] | None = None,
+        left: Callable[[], None] = lambda: None,
     ) -> None:
         self.bell = Bell()
         """To be rung when there is something new to publish."""
+        self.is_beside = False
+        """Whether it only looks after the log, and publishes what comes meanwhile."""
+        # Held by as many as may look after their logs at once.
+        self._turns = turns or nullcontext()
+        # Called when it has published what was there.
+        self._left = left
         self._store = store
         self._publisher = publisher
         self._upkeep = upkeep
         self._owner = owner
         self._lease_seconds = lease_seconds
         self._go_on = go_on
+        self._has_ended = has_ended
 
     def run(self, table_id: str) -> Published | None:
         """Publish until there is nothing more; None where another worker has the table."""
@@ -138,11 +152,12 @@ class Tending:
         def go_on() -> bool:
             return lease.hold() and self._go_on()
 
+        self.is_beside = False
         total = self._publisher.publish(table, go_on=go_on)
         tended = -1
         newest = self._newest(table, total, lease)
         while newest is not None and newest > tended:
-            total = self._tend_beside(table, newest, total, go_on)
+            total = self._tend_beside(table, newest, total, lease)
             tended, newest = newest, total.last_version
             if total.outcome is Outcome.DRIFTED or not go_on():
                 break
@@ -160,11 +175,17 @@ class Tending:
         return published.last_version
 
     def _tend_beside(
-        self, table: TableRecord, version: int, total: Published, go_on: Callable[[], bool]
+        self, table: TableRecord, version: int, total: Published, lease: Lease
     ) -> Published:
-        """Look after the log at a version, and go on publishing meanwhile."""
+        """Look after the log at a version, and go on publishing meanwhile, in nobody's place."""
+
+        def go_on() -> bool:
+            return lease.hold() and not self._has_ended()
+
+        self.is_beside = True
+        self._left()
         with ThreadPoolExecutor(1, thread_name_prefix="deltalakedb-upkeep") as thread:
-            done: Future[Tended] = thread.submit(self._upkeep.tend, table, version)
+            done: Future[Tended] = thread.submit(self._look_after, table, version)
             done.add_done_callback(lambda _: self.bell.ring())
             while not done.done():
                 self.bell.wait(self._lease_seconds / 3)
@@ -174,6 +195,10 @@ class Tending:
                     total = _sum(total, self._publisher.publish(table, go_on=go_on))
             done.result()
         return total
+
+    def _look_after(self, table: TableRecord, version: int) -> Tended:
+        with self._turns:
+            return self._upkeep.tend(table, version)
 
 
 def _sum(before: Published | None, after: Published) -> Published:

@@ -7,12 +7,14 @@ Guarantees:
   commits.
 - Between two looks a worker waits for word of new work (Postgres), or looks again soon (the other
   engines). Word that comes at any moment is heard: a commit never waits for the next look.
-- Tables take turns: one that is written to all the time does not keep the others waiting.
+- Tables take turns: one that is written to all the time does not keep the others waiting, and nor
+  do checkpoints, of which only a few are made at once.
 - Nothing ends a worker but `stop()`: a catalog that fails is asked again, and so is a table.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -37,7 +39,11 @@ CONCURRENCY: Final = 8
 # After a failure of the catalog itself, or of a table that could not be noted there.
 _REST_SECONDS: Final = 1.0
 # How long a table keeps its place while others wait for one.
-_TURN_SECONDS: Final = 1.0
+_TURN_SECONDS: Final = 0.2
+# How many tables may be in these hands for each that is published: the others have checkpoints,
+# checksums or clean-up under way, or wait for their turn to have it. So many have it at once.
+_IN_HAND: Final = 4
+_UPKEEP_AT_ONCE: Final = 2
 # How often to look for tables that others have left, and when to try again what could not be done.
 _SWEEP_SECONDS: Final = 1.0
 _UPKEEP_RETRY_MS: Final = 60_000
@@ -76,6 +82,7 @@ class Worker:
         storages = Storages(store.storage_options)
         self._publisher = Publisher(store, storages, schedule=schedule, step=step)
         self._upkeep = Upkeep(store, storages)
+        self._upkeep_turns = threading.BoundedSemaphore(min(_UPKEEP_AT_ONCE, concurrency))
         self._bell = Bell()
         self._stopping = False
         self._places: dict[str, _Place] = {}
@@ -112,7 +119,7 @@ class Worker:
         pause = self._store.dialect.poll_seconds if poll_seconds is None else poll_seconds
         event("mirror_worker_started", lambda: {"owner": self.owner})
         with self._store.dialect.listen(self._bell.ring):
-            with ThreadPoolExecutor(self._concurrency) as pool:
+            with ThreadPoolExecutor(_IN_HAND * self._concurrency) as pool:
                 while not self._stopping:
                     try:
                         seconds = min(pause, self._start_due(pool))
@@ -168,9 +175,9 @@ class Worker:
         if rest > 0:
             self._resting[table_id] = rest + time.monotonic()
             return rest
-        if len(self._places) >= self._concurrency:
+        if not self._has_place():
             self._crowded = True
-            if any(place.result.done() for place in self._places.values()):
+            if self._has_place():
                 # It ended before it could know that its place is wanted.
                 self._bell.ring()
             return float("inf")
@@ -179,6 +186,16 @@ class Worker:
         self._places[table_id] = _Place(tending, result)
         result.add_done_callback(lambda _: self._ended(tending))
         return float("inf")
+
+    def _has_place(self) -> bool:
+        """Whether one more table may be published."""
+        held = [place for place in self._places.values() if not place.result.done()]
+        publishing = sum(not place.tending.is_beside for place in held)
+        return publishing < self._concurrency and len(held) < _IN_HAND * self._concurrency
+
+    def _left(self) -> None:
+        if self._crowded:
+            self._bell.ring()
 
     def _ended(self, tending: Tending) -> None:
         if self._crowded or tending.bell.has_rung():
@@ -210,6 +227,9 @@ class Worker:
             owner=self.owner,
             lease_seconds=self._lease_seconds,
             go_on=go_on,
+            has_ended=lambda: self._stopping,
+            turns=self._upkeep_turns,
+            left=self._left,
         )
 
     def _tend(self, work: Callable[[str], Published | None], table_id: str) -> Published | None:
