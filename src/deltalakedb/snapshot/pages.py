@@ -51,20 +51,26 @@ def list_from_pages(
             )
         if read is None:
             return None
+        # While pages are decoded: what has come and gone since.
+        paged, since = read.paged, read.since
+        removed = added = None
+        if version > paged:
+            query = listing.files_removed(table, paged, version)
+            removed = listing.read_table(store, table, query)
+        if version > since:
+            query = listing.files_added(table, since, version, columns, store.dialect.engine)
+            added = listing.read_table(store, table, query)
         try:
             batches = [decoded.result() for decoded in read.batches]
         except (pa.ArrowException, OSError, ValueError):
             # A damaged page: the rows know.
             store.metrics.count("page_failures_total")
             return None
-    paged, since, wanted = read.paged, read.since, read.columns
-    files = pa.Table.from_batches(batches, schema_of(wanted))
-    if version > paged:
-        removed = listing.read_table(store, table, listing.files_removed(table, paged, version))
+    files = pa.Table.from_batches(batches, schema_of(read.columns))
+    if removed is not None:
         files = without(files, removed).select(columns)
-    if version > since:
-        added = listing.files_added(table, since, version, columns, store.dialect.engine)
-        files = pa.concat_tables([files, listing.read_table(store, table, added)])
+    if added is not None:
+        files = pa.concat_tables([files, added])
     return files if files.num_rows == expected else None
 
 
