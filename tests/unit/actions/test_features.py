@@ -18,6 +18,7 @@ from deltalakedb.actions.features import (
     reader_features,
     required_features,
     upgrade,
+    without,
     writer_features,
 )
 from deltalakedb.actions.schema import (
@@ -318,3 +319,44 @@ def test_an_upgrade_keeps_every_feature_the_old_versions_implied(
 def test_an_upgrade_keeps_unknown_fields() -> None:
     extra: dict[str, Any] = {"future": 1}
     assert upgrade(Protocol(1, 2, extra=extra), ["clustering"]).extra == extra
+
+
+@pytest.mark.parametrize(
+    ("protocol", "going", "left"),
+    [
+        (
+            Protocol(1, 7, None, ("appendOnly", "inCommitTimestamp", "invariants")),
+            {"inCommitTimestamp"},
+            Protocol(1, 2),
+        ),
+        (Protocol(1, 7, None, ("inCommitTimestamp",)), {"inCommitTimestamp"}, Protocol(1, 1)),
+        (
+            Protocol(1, 7, None, ("appendOnly", "inCommitTimestamp")),
+            {"inCommitTimestamp"},
+            Protocol(1, 7, None, ("appendOnly",)),
+        ),
+        (
+            Protocol(3, 7, ("columnMapping",), ("columnMapping", "inCommitTimestamp")),
+            {"inCommitTimestamp"},
+            Protocol(2, 7, None, ("columnMapping",)),
+        ),
+        (
+            Protocol(3, 7, ("deletionVectors",), ("clustering", "deletionVectors")),
+            {"clustering"},
+            Protocol(3, 7, ("deletionVectors",), ("deletionVectors",)),
+        ),
+        (
+            Protocol(2, 6),
+            {"identityColumns"},
+            Protocol(2, 5),
+        ),
+        (Protocol(1, 2), {"clustering"}, Protocol(1, 2)),
+    ],
+)
+def test_without_features_the_lowest_protocol_is_left(
+    protocol: Protocol, going: set[str], left: Protocol
+) -> None:
+    found = without(protocol, going)
+    assert found == left
+    assert required_features(found) == required_features(protocol) - going
+    check_protocol(found)
