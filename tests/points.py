@@ -23,7 +23,8 @@ _SESSIONS: Mapping[Engine, type[Session]] = {
     "sqlite": SqliteSession,
     "duckdb": DuckdbSession,
 }
-_STATEMENTS = ("execute", "execute_count", "insert")
+_WRITES = ("execute_count", "insert", "insert_columns")
+_STATEMENTS = ("execute", *_WRITES)
 _STORAGE_WRITES = ("put", "put_if_absent", "settle", "update", "delete_many")
 _STORAGE = ("get", "head", *_STORAGE_WRITES)
 
@@ -61,7 +62,7 @@ class Points:
     def watch_statements(self, engine: Engine, *, writes_only: bool = False) -> None:
         """Make every statement a point; or those that write: between others nothing changes."""
         session = _SESSIONS[engine]
-        for name in ("execute_count", "insert") if writes_only else _STATEMENTS:
+        for name in _WRITES if writes_only else _STATEMENTS:
             setattr(session, name, self._before(getattr(session, name), "statement"))
 
     def watch_storage(self, *, writes_only: bool = False) -> None:

@@ -154,14 +154,19 @@ class Lake:
         name: str | None = None,
         *,
         progress: Callable[[int, int], None] | None = None,
+        stage_from: int | None = None,
     ) -> Table:
         """Take over an existing Delta table with its history; nothing is written at `location`.
 
         All or nothing, and checked against a replay of the log before it counts. Without `name`
         the table is called like the last part of its location. `progress` is called now and then
         with the number of versions read so far, and of all.
+
+        A log of `stage_from` commits or more (10,000 by default) is written in stages that nobody
+        sees. If it was killed, the same call goes on after the last of them, and `discard_import`
+        forgets them.
         """
-        from deltalakedb.transaction.take_over import default_name, take_over
+        from deltalakedb.transaction.take_over import STAGE_FROM, default_name, take_over
 
         place = normalise_location(location)
         record = take_over(
@@ -171,8 +176,15 @@ class Lake:
             location=place,
             progress=progress,
             imported=partial(after_import, self.store),
+            stage_from=STAGE_FROM if stage_from is None else stage_from,
         )
         return Table(self.store, self._committer, self.mirror, record)
+
+    def discard_import(self, location: str) -> bool:
+        """Forget what there is of an import that did not come to its end; False if nothing is."""
+        from deltalakedb.transaction.import_stages import discard
+
+        return discard(self.store, normalise_location(location))
 
     def open_storage(self, location: str) -> Storage:
         """The objects below a location, with the storage options of this lake."""

@@ -241,6 +241,12 @@ def test_a_table_is_optimised_restored_and_cleaned(command: Command, catalog: st
     assert "a version or a timestamp" in err
 
 
+def test_an_import_that_was_never_begun_cannot_be_discarded(command: Command) -> None:
+    found, out, _ = command("import", "nowhere", "--discard")
+    assert (found, "no unfinished import" in out) == (0, True)
+    assert as_json(command("import", "nowhere", "--discard", "--json"))["discarded"] is False
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [

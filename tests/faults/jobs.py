@@ -19,6 +19,7 @@ from deltalakedb.clock import ManualClock
 from deltalakedb.lake import Lake
 from deltalakedb.mirror.service import Mirror
 from deltalakedb.mirror.worker import Worker
+from deltalakedb.transaction import parsing, take_over
 from faults.workload import IMPATIENT, Writer
 from faulty_files import FaultyFiles
 from nursery import Job
@@ -95,4 +96,21 @@ def _die(job: Job) -> None:
         points.disarm()
 
 
-_JOBS: Mapping[str, Callable[[Job], None]] = {"work": _work, "die": _die}
+def _import(job: Job) -> None:
+    """Import a log in many stages, and die at point `at` of it."""
+    points = Points(job["at"], Path(job["labels"]))
+    in_small_stages()
+    with Lake.connect(job["url"], mirror="worker", clock=ManualClock()) as lake:
+        points.watch_statements(lake.store.dialect.engine)
+        points.arm()
+        lake.import_table(job["log"], name="t", stage_from=1)
+        points.disarm()
+
+
+def in_small_stages() -> None:
+    """Two commits are a stage from now on."""
+    parsing._PIECE_COMMITS = 1  # type: ignore[misc]
+    take_over._STAGE_PIECES = 2  # type: ignore[misc]
+
+
+_JOBS: Mapping[str, Callable[[Job], None]] = {"work": _work, "die": _die, "import": _import}

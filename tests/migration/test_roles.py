@@ -30,6 +30,7 @@ from deltalakedb.store.relations import (
     EXPORTED_TABLES,
     FILE_PAGES,
     HEADS,
+    IMPORT_STAGES,
     MIRROR_STATUS,
     MIRROR_TABLES,
     PAGED_TABLES,
@@ -58,7 +59,7 @@ GRANTED = {
     "writer": {
         "INSERT": {r.name for r in RELATIONS if r not in (MIRROR_TABLES, EXPORTED_TABLES)},
         "UPDATE": {TABLES.name, HEADS.name, ACTIVE_FILES.name, *PAGES},
-        "DELETE": {ACTIVE_FILES.name, *PAGES},
+        "DELETE": {ACTIVE_FILES.name, IMPORT_STAGES.name, *PAGES},
     },
     "mirror": {
         "INSERT": {MIRROR_TABLES.name},

@@ -104,10 +104,24 @@ def import_table(
     location: Annotated[str, typer.Argument(help="Where the Delta table lies.")],
     *,
     name: Annotated[str | None, typer.Option(help="The last part of its location, if not.")] = None,
+    discard: Annotated[
+        bool, typer.Option("--discard", help="Forget an import that did not come to its end.")
+    ] = False,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take over an existing Delta table, with its history. Nothing is written there."""
+    """Take over an existing Delta table, with its history. Nothing is written there.
+
+    An import of a large log that was killed goes on where it was.
+    """
+    if discard:
+        with open_lake(catalog, storage_option) as lake:
+            found = lake.discard_import(location)
+        if as_json:
+            show_json({"location": location, "discarded": found})
+        else:
+            say("Discarded." if found else "There is no unfinished import of that location.")
+        return
     with open_lake(catalog, storage_option) as lake, progress_bar("Reading versions") as tell:
         made = lake.import_table(location, name, progress=tell)
         snapshot = made.snapshot()

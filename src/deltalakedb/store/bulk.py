@@ -145,7 +145,7 @@ class HistoryWriter:
         self._table_id = table_id
         self._waiting = Waiting()
         self._intervals = Intervals()
-        self._used_plans: set[Plan] = set()
+        self._used_plans: set[Plan | None] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -158,8 +158,13 @@ class HistoryWriter:
     ) -> None:
         self._waiting.__exit__(kind, error, traceback)
 
-    def keep(self, adds: pa.RecordBatch, removes: pa.RecordBatch, plans: Sequence[Plan]) -> None:
-        """Note what versions in a row add and remove; inside one, no file is named twice."""
+    def keep(
+        self, adds: pa.RecordBatch, removes: pa.RecordBatch, plans: Sequence[Plan | None]
+    ) -> None:
+        """Note what versions in a row add and remove; inside one, no file is named twice.
+
+        `plans` are those that the keys of the added files were made by; None where there are none.
+        """
         self._waiting.append(adds)
         self._used_plans.update(plans)
         begins = zip(*_keys(adds), strict=True)

@@ -129,6 +129,11 @@ FILE_PAGES = _relation(
     "table_id:uuid page_id:int valid_from:int valid_to:int num_files:int files:bytes removed:bytes",
 )
 PAGED_TABLES = _relation("dl_paged_tables", "table_id:uuid version:int next_page:int")
+IMPORT_STAGES = _relation(
+    "dl_import_stages",
+    "table_id:uuid stage:int location:text next_version:int fingerprint:text commits:bytes "
+    "created_at:int",
+)
 
 ACTION_RELATIONS = (
     PROTOCOL_UPDATES,
@@ -153,4 +158,5 @@ RELATIONS = (
     FILE_PAGES,
     PAGED_TABLES,
     EXPORTED_TABLES,
+    IMPORT_STAGES,
 )

@@ -64,7 +64,8 @@ class CommitRow(NamedTuple):
 class Piece:
     """Some commits in a row, or a part of a state. Files are in the order of versions and paths.
 
-    `plans` are those that the keys of its files were made by, `plan` the one in force at its end.
+    `plans` are those that the keys of its files were made by (None: they have none), `plan` is the
+    one in force at its end.
     """
 
     spans: list[Span]
@@ -72,7 +73,7 @@ class Piece:
     adds: pa.RecordBatch
     removes: pa.RecordBatch
     others: list[tuple[int, list[Action]]]
-    plans: tuple[Plan, ...]
+    plans: tuple[Plan | None, ...]
     plan: Plan
 
 

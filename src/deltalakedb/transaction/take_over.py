@@ -2,7 +2,9 @@
 
 Guarantees:
 
-- One database transaction: either every version is there, or the catalog is as it was.
+- Nobody sees anything before the last database transaction, which registers the table. A log of
+  few commits takes one; a larger one is written in stages (`import_stages.py`), and an import that
+  was killed goes on after the last of them. A log that is refused leaves the catalog as it was.
 - Versions keep their numbers, times, actions and commitInfo. A log whose old commits are gone
   begins with its oldest state that can be rebuilt, as the actions of that version.
 - Before anything is committed, what the catalog would answer (live files and bytes of every
@@ -14,9 +16,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import TYPE_CHECKING
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from deltalakedb.actions import Action, CommitInfo, Metadata, Protocol, parse_commit
@@ -25,12 +28,13 @@ from deltalakedb.actions.planning import Plan, plan_of, plan_text
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.deltalog.fetch import Spool
 from deltalakedb.deltalog.history import OpenHistory, open_history
-from deltalakedb.deltalog.listing import Checkpoint, list_log
+from deltalakedb.deltalog.listing import Checkpoint, LogFile, list_log
 from deltalakedb.deltalog.replay import file_key_of
 from deltalakedb.deltalog.tally import Files, Sums, Tally
 from deltalakedb.deltalog.times import VersionTime, commit_times
 from deltalakedb.errors import (
     CatalogConstraintError,
+    CatalogError,
     CommitOutcomeUnknownError,
     ConfigurationError,
     CorruptCatalogError,
@@ -38,11 +42,20 @@ from deltalakedb.errors import (
     InvalidLogError,
     InvalidSchemaError,
     TableExistsError,
+    UnsupportedFeatureError,
 )
 from deltalakedb.store import TableRecord
 from deltalakedb.store.bulk import HistoryWriter, live_files, live_totals
 from deltalakedb.transaction.change_table import check_name
-from deltalakedb.transaction.log_rows import CommitFile, CommitRow, Piece, PieceBuilder, commit_row
+from deltalakedb.transaction.import_stages import Stages, discard, find, fingerprint
+from deltalakedb.transaction.log_rows import (
+    CommitFile,
+    CommitRow,
+    Piece,
+    PieceBuilder,
+    commit_row,
+    planned,
+)
 from deltalakedb.transaction.parsing import Parser, Task, group, parser_for
 
 if TYPE_CHECKING:
@@ -55,6 +68,10 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 Imported = Callable[[TableRecord, "pa.Table | None"], None]
 """Called after the import with all files that ever were, where they are still in memory."""
+STAGE_FROM: Final = 10_000
+"""From how many commits on an import is written in stages."""
+_LARGE: Final = 512 * 1024 * 1024
+_STAGE_PIECES: Final = 8
 _NOTHING = Sums(0, 0, 0, 0, 0, 0)
 
 
@@ -88,14 +105,23 @@ class _Import:
     # --- reading --------------------------------------------------------------------------
 
     def pieces(self, parse: Parser) -> Iterator[Piece]:
-        """All that the log says. The first commits alone: they tell which keys the others need."""
-        yield from self._base()
-        groups = group(self.history.plan.commits)
-        for files in islice(groups, 1):
-            for piece in parse([Task(files, self.plan)]):
+        """All that the log says, with every commit parsed before the second piece comes.
+
+        The catalog never waits for an object store inside a transaction.
+        """
+        base = self._base()
+        first = list(islice(base, 1))
+        commits = list(self.commits(parse, self.history.plan.commits))
+        return chain(first, base, commits)
+
+    def commits(self, parse: Parser, files: Iterable[LogFile]) -> Iterator[Piece]:
+        """Commits, parsed. The first ones alone: they tell which keys the others need."""
+        groups = group(files)
+        for some in islice(groups, 1):
+            for piece in parse([Task(some, self.plan)]):
                 self.plan = piece.plan
                 yield piece
-        yield from parse(Task(files, self.plan) for files in groups)
+        yield from parse(Task(some, self.plan) for some in groups)
 
     def _base(self) -> Iterator[Piece]:
         """The state that the history begins with, as the actions of its version."""
@@ -134,6 +160,40 @@ class _Import:
             self._tell()
         self._write_versions(session)
         return self._finish(session)
+
+    def run_in_stages(self, parse: Parser, stages: Stages) -> TableRecord:
+        """A transaction for some commits at a time, after those that are there already."""
+        for piece in stages.pieces():
+            self._apply(piece)
+            self._tell()
+        start = stages.next_version
+        left = [file for file in self.history.plan.commits if file.version >= start]
+        if self.metadata is not None:
+            self.plan = planned(self.metadata)
+        base = iter(()) if stages.written else self._base()
+        held: list[Piece] = []
+        for piece in chain(base, self.commits(parse, left)):
+            held.append(piece)
+            # The state that a history begins with is one stage, however many pieces it has.
+            if piece.commits and len(held) >= _STAGE_PIECES:
+                self._write_stage(held, stages)
+                held = []
+        if held:
+            self._write_stage(held, stages)
+        with self.store.write() as session, session.bulk():
+            _refuse_taken(self.store, session, self.name, self.location)
+            stages.end(session)
+            self._write_versions(session)
+            return self._finish(session)
+
+    def _write_stage(self, pieces: list[Piece], stages: Stages) -> None:
+        with self.store.write() as session, session.bulk():
+            for piece in pieces:
+                adds, removes = self._apply(piece)
+                self.writer.write(session, adds, removes, piece.others)
+            stage = stages.write(session, [row for piece in pieces for row in piece.commits])
+        stages.written.append(stage)
+        self._tell()
 
     def _apply(self, piece: Piece) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """Replay a piece; its files, spelled as the live files are."""
@@ -278,29 +338,44 @@ def take_over(
     location: str,
     progress: Progress | None = None,
     imported: Imported | None = None,
+    stage_from: int = STAGE_FROM,
 ) -> TableRecord:
-    """Import the Delta table at `storage` under `name`; its record in the registry."""
+    """Import the Delta table at `storage` under `name`; its record in the registry.
+
+    A log of `stage_from` commits or more is written in stages, and so is a very large one.
+    """
     check_name(name)
     with store.read() as session:
         _refuse_taken(store, session, name, location)
+        there = find(session, location)
     with Spool(storage) as spool:
         history = open_history(list_log(storage), spool, location=location)
-        table_id = str(uuid.uuid4())
+        plan = history.plan
+        if there and there[-1].fingerprint != fingerprint(plan, there[-1].next_version):
+            # The log is another one by now: what there is of it would be of no use.
+            discard(store, location)
+            there = []
+        table_id = there[0].table_id if there else str(uuid.uuid4())
+        stages = Stages(store, location, plan, table_id, there)
+        large = sum(file.size for file in plan.commits) > _LARGE or len(plan.commits) >= stage_from
         with HistoryWriter(table_id) as writer:
             work = _Import(store, history, name, location, progress, table_id, writer)
-            record = _run(work, storage)
+            record = _run(work, storage, stages if there or large else None)
             if imported is not None:
                 imported(record, writer.files())
         return record
 
 
-def _run(work: _Import, storage: Storage) -> TableRecord:
+def _run(work: _Import, storage: Storage, stages: Stages | None) -> TableRecord:
     store, name, location = work.store, work.name, work.location
     commits = len(work.history.plan.commits)
     with parser_for(storage, store.storage_options, commits) as parse:
         try:
+            if stages is not None:
+                return work.run_in_stages(parse, stages)
+            pieces = work.pieces(parse)
             with store.write() as session, session.bulk():
-                return work.run(session, work.pieces(parse))
+                return work.run(session, pieces)
         except CommitOutcomeUnknownError:
             found = _look_up(store, name, work.table_id)
             if found is None:
@@ -309,15 +384,29 @@ def _run(work: _Import, storage: Storage) -> TableRecord:
         except CatalogConstraintError as error:
             with store.read() as session:
                 _refuse_taken(store, session, name, location)
+                if stages is not None:
+                    stages.check_rivals(session)
+            _undo(store, stages)
             raise InvalidLogError(
                 f"The log of {location} holds a value that the catalog cannot keep",
                 why=error.why,
                 fix="Correct the action in the log, or restore it from a copy",
             ) from error
         except InvalidActionError as error:
+            _undo(store, stages)
             raise InvalidLogError(
                 f"The log of {location} is damaged: {error.what}", why=error.why, fix=error.fix
             ) from error
+        except (InvalidLogError, UnsupportedFeatureError, CorruptCatalogError):
+            _undo(store, stages)
+            raise
+
+
+def _undo(store: Store, stages: Stages | None) -> None:
+    """Leave the catalog as it was: the log is refused. What cannot be deleted stays hidden."""
+    if stages is not None:
+        with suppress(CatalogError):
+            discard(store, stages.location)
 
 
 def default_name(location: str) -> str:

@@ -51,3 +51,11 @@ SELECT digest FROM dl_mirror_status WHERE table_id = :table_id AND version = :ve
 -- The bytes to publish, made anew; those of a published version are not needed.
 UPDATE dl_mirror_status SET payload = :payload, next_attempt_at = 0, updated_at = :now
 WHERE table_id = :table_id AND version = :version AND status <> 'SUCCEEDED';
+
+-- name: import_stages
+-- What is there of an import that has not come to its end.
+SELECT table_id, stage, location, next_version, fingerprint, commits, created_at
+FROM dl_import_stages WHERE location = :location ORDER BY stage;
+
+-- name: end_import
+DELETE FROM dl_import_stages WHERE table_id = :table_id;
