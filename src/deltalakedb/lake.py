@@ -6,6 +6,7 @@ import getpass
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Self
 
@@ -266,19 +267,30 @@ class Lake:
     # --- the log against the catalog ------------------------------------------------------
 
     def verify(
-        self, name: str, *, progress: Callable[[int, int], None] | None = None
+        self,
+        name: str,
+        *,
+        spark: Any = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> Verification:
         """Compare a table with its `_delta_log`: digests of all commits, states, checkpoints.
 
         Nothing is changed, and other processes may go on. The result says what was compared and
         what differs, by version and object; `ok` is the short answer. `progress` is called with
-        the number of versions looked at so far, and of all.
+        the number of versions looked at so far, and of all. With a Spark session the log of a huge
+        table is read by its executors; what is found is the same.
         """
+        from deltalakedb.mirror.log_reader import LogReader
         from deltalakedb.mirror.verify import verify_table
 
         record = self._record(name)
         storage = self.open_storage(record.location)
-        return verify_table(self.store, storage, record, progress=progress)
+        open_reader = LogReader
+        if spark is not None:
+            # By name: Spark is a room above this one.
+            opener = import_module("deltalakedb.spark.verify").log_reader
+            open_reader = opener(spark, record.location, self.storage_options)
+        return verify_table(self.store, storage, record, progress=progress, open_reader=open_reader)
 
     def repair(self, name: str, *, dry_run: bool = False) -> Repair:
         """Verify a table, and repair what can be repaired safely; the rest is told.
