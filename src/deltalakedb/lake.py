@@ -156,6 +156,7 @@ class Lake:
         *,
         progress: Callable[[int, int], None] | None = None,
         stage_from: int | None = None,
+        spark: Any = None,
     ) -> Table:
         """Take over an existing Delta table with its history; nothing is written at `location`.
 
@@ -165,11 +166,16 @@ class Lake:
 
         A log of `stage_from` commits or more (10,000 by default) is written in stages that nobody
         sees. If it was killed, the same call goes on after the last of them, and `discard_import`
-        forgets them.
+        forgets them. With `spark`, a Spark session, its executors read and parse the commits.
         """
         from deltalakedb.transaction.take_over import STAGE_FROM, default_name, take_over
 
         place = normalise_location(location)
+        parser = None
+        if spark is not None:
+            # A room above this one, which nobody needs who has no Spark.
+            room = import_module("deltalakedb.spark.import_log")
+            parser = room.spark_parser(spark, place, self.storage_options)
         record = take_over(
             self.store,
             self.open_storage(place),
@@ -178,6 +184,7 @@ class Lake:
             progress=progress,
             imported=partial(after_import, self.store),
             stage_from=STAGE_FROM if stage_from is None else stage_from,
+            parser=parser,
         )
         return Table(self.store, self._committer, self.mirror, record)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
@@ -339,10 +339,12 @@ def take_over(
     progress: Progress | None = None,
     imported: Imported | None = None,
     stage_from: int = STAGE_FROM,
+    parser: Parser | None = None,
 ) -> TableRecord:
     """Import the Delta table at `storage` under `name`; its record in the registry.
 
-    A log of `stage_from` commits or more is written in stages, and so is a very large one.
+    A log of `stage_from` commits or more is written in stages, and so is a very large one. Without
+    `parser` its commits are parsed here.
     """
     check_name(name)
     with store.read() as session:
@@ -360,46 +362,53 @@ def take_over(
         large = sum(file.size for file in plan.commits) > _LARGE or len(plan.commits) >= stage_from
         with HistoryWriter(table_id) as writer:
             work = _Import(store, history, name, location, progress, table_id, writer)
-            record = _run(work, storage, stages if there or large else None)
+            with _parser(work, storage, parser) as parse:
+                record = _run(work, parse, stages if there or large else None)
             if imported is not None:
                 imported(record, writer.files())
         return record
 
 
-def _run(work: _Import, storage: Storage, stages: Stages | None) -> TableRecord:
+def _parser(
+    work: _Import, storage: Storage, given: Parser | None
+) -> AbstractContextManager[Parser]:
+    if given is not None:
+        return nullcontext(given)
+    return parser_for(storage, work.store.storage_options, len(work.history.plan.commits))
+
+
+def _run(work: _Import, parse: Parser, stages: Stages | None) -> TableRecord:
     store, name, location = work.store, work.name, work.location
-    commits = len(work.history.plan.commits)
-    with parser_for(storage, store.storage_options, commits) as parse:
-        try:
-            if stages is not None:
-                return work.run_in_stages(parse, stages)
-            pieces = work.pieces(parse)
-            with store.write() as session, session.bulk():
-                return work.run(session, pieces)
-        except CommitOutcomeUnknownError:
-            found = _look_up(store, name, work.table_id)
-            if found is None:
-                raise
-            return found
-        except CatalogConstraintError as error:
-            with store.read() as session:
-                _refuse_taken(store, session, name, location)
-                if stages is not None:
-                    stages.check_rivals(session)
-            _undo(store, stages)
-            raise InvalidLogError(
-                f"The log of {location} holds a value that the catalog cannot keep",
-                why=error.why,
-                fix="Correct the action in the log, or restore it from a copy",
-            ) from error
-        except InvalidActionError as error:
-            _undo(store, stages)
-            raise InvalidLogError(
-                f"The log of {location} is damaged: {error.what}", why=error.why, fix=error.fix
-            ) from error
-        except (InvalidLogError, UnsupportedFeatureError, CorruptCatalogError):
-            _undo(store, stages)
+    try:
+        if stages is not None:
+            return work.run_in_stages(parse, stages)
+        pieces = work.pieces(parse)
+        with store.write() as session, session.bulk():
+            return work.run(session, pieces)
+    except CommitOutcomeUnknownError:
+        found = _look_up(store, name, work.table_id)
+        if found is None:
             raise
+        return found
+    except CatalogConstraintError as error:
+        with store.read() as session:
+            _refuse_taken(store, session, name, location)
+            if stages is not None:
+                stages.check_rivals(session)
+        _undo(store, stages)
+        raise InvalidLogError(
+            f"The log of {location} holds a value that the catalog cannot keep",
+            why=error.why,
+            fix="Correct the action in the log, or restore it from a copy",
+        ) from error
+    except InvalidActionError as error:
+        _undo(store, stages)
+        raise InvalidLogError(
+            f"The log of {location} is damaged: {error.what}", why=error.why, fix=error.fix
+        ) from error
+    except (InvalidLogError, UnsupportedFeatureError, CorruptCatalogError):
+        _undo(store, stages)
+        raise
 
 
 def _undo(store: Store, stages: Stages | None) -> None:
