@@ -214,6 +214,10 @@ class ConstraintViolatedError(DeltaLakeDbError):
 # --- tables and versions ------------------------------------------------------------------
 
 
+class SourceChangedError(DeltaLakeDbError):
+    """A stream cannot go on: rows were changed or deleted, or columns are not what they were."""
+
+
 class AmbiguousMergeError(DeltaLakeDbError):
     """Several rows of the source of a MERGE would change one row of the table."""
 

@@ -23,6 +23,7 @@ from deltalakedb.transaction.state import TableState
 from deltalakedb.writing import Written, write_append, write_overwrite
 
 if TYPE_CHECKING:
+    from deltalakedb.actions import Action
     from deltalakedb.mirror.service import Mirror
     from deltalakedb.snapshot.cache import CachedSnapshot
     from deltalakedb.snapshot.resolve import OpenedTable
@@ -70,6 +71,11 @@ class Table:
         return self._record.table_id
 
     @property
+    def record(self) -> TableRecord:
+        """The table's row in the catalog."""
+        return self._record
+
+    @property
     def version(self) -> int:
         """The version this handle last saw."""
         return self._base().version
@@ -77,6 +83,19 @@ class Table:
     def state(self) -> TableState:
         """What a commit of this handle starts from."""
         return self._base()
+
+    def start_from(self, version: int) -> None:
+        """Let the next commit start from a version that was seen earlier, elsewhere.
+
+        What others committed since is checked by the conflict rules.
+        """
+        found = resolve(self._store, self._record, version=version)
+        self._state = _state_of(self.table_id, found)
+
+    def actions(self, version: int) -> list[Action]:
+        """What a version's commit says, without its commitInfo."""
+        with self._store.read() as session:
+            return self._store.actions_of(session, self.table_id, version)
 
     def now_ms(self) -> int:
         """The time by the clock of the catalog's writers, in milliseconds."""
@@ -233,12 +252,16 @@ class Table:
         *,
         where: str | None = None,
         merge_schema: bool = False,
+        overwrite_schema: bool = False,
+        dynamic: bool = False,
         app_txn: AppTxn | None = None,
         target_bytes: int | None = None,
     ) -> Committed:
         """Replace all rows, or with `where` those that fulfil it, which the new rows must do too.
 
         Files that have nothing but such rows are removed; others are written anew without them.
+        With `dynamic` the partitions that the new rows are in are replaced, and no others. With
+        `overwrite_schema` the table gets the columns of the new rows.
         """
         written = write_overwrite(
             self.snapshot(),
@@ -248,6 +271,8 @@ class Table:
             storage_options=self._store.storage_options,
             now=self._store.clock.now_ms(),
             merge_schema=merge_schema,
+            overwrite_schema=overwrite_schema,
+            dynamic=dynamic,
             target_bytes=target_bytes,
         )
         return self.commit_written(written, app_txn)
@@ -263,6 +288,7 @@ class Table:
                 app_txn=app_txn,
                 read=written.read,
                 enforced=written.enforced,
+                replaces_all=written.replaces_all,
             )
         )
         if committed.already_committed:

@@ -29,10 +29,10 @@ from deltalakedb.snapshot.where import parse_where
 from deltalakedb.staging.constraints import ENFORCED
 from deltalakedb.staging.fit import new_columns
 from deltalakedb.staging.sinks import Sinks
-from deltalakedb.staging.sources import Source, source_of
+from deltalakedb.staging.sources import source_of
 from deltalakedb.staging.stage import StagePlan, stage
 from deltalakedb.transaction.attempt import ReadSet
-from deltalakedb.transaction.change_table import add_columns
+from deltalakedb.transaction.change_table import add_columns, replace_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,6 +54,7 @@ class Written:
     read: ReadSet | None = None
     operation: str = "WRITE"
     enforced: frozenset[str] = ENFORCED
+    replaces_all: bool = False
 
     def committed_by(self, commit: Callable[[], Any]) -> Any:
         """Commit; what was staged is deleted where that is refused."""
@@ -66,6 +67,96 @@ class Written:
             raise
 
 
+@dataclass(frozen=True, slots=True)
+class RowPlan:
+    """How rows will be written: the plan for their files, and what makes the table fit for them.
+
+    Made before any row is looked at, from the columns of the rows and the table's base version.
+    """
+
+    stage: StagePlan
+    control: tuple[Action, ...] = ()
+    where: str | None = None
+    replaces_schema: bool = False
+
+    @property
+    def metadata(self) -> Metadata:
+        """That of the table once the rows are in it."""
+        return self.stage.metadata
+
+    def undo(self, adds: Iterable[AddFile]) -> None:
+        """Delete files that no commit will name."""
+        _undo(self.stage, adds)
+
+
+def plan_rows(
+    table: TableRecord,
+    base: TableState,
+    schema: pa.Schema,
+    *,
+    storage_options: Mapping[str, str],
+    merge_schema: bool = False,
+    overwrite_schema: bool = False,
+    where: Any = None,
+    target_bytes: int | None = None,
+) -> RowPlan:
+    """Plan a write of rows with these columns."""
+    check_generated(table, base.metadata)
+    control, metadata = _fitted(
+        table, base, schema, merge_schema=merge_schema, overwrite_schema=overwrite_schema
+    )
+    if where is not None and not isinstance(where, str):
+        raise ConfigurationError(
+            f"where={where!r} is no condition that the new rows can be checked against",
+            fix="Pass SQL text, e.g. \"day = '2026-11-01'\"",
+        )
+    conditions = {} if where is None else {"overwrite where": where}
+    plan = stage_plan(table, metadata, storage_options, target_bytes, conditions)
+    return RowPlan(plan, control, where, replaces_schema=overwrite_schema and bool(control))
+
+
+def appended(plan: RowPlan, adds: list[AddFile]) -> Written:
+    """The commit that adds rows which are staged."""
+    partition_by = dumps(list(plan.metadata.partition_columns))
+    return Written(
+        actions=(*plan.control, *adds),
+        parameters={"mode": "Append", "partitionBy": partition_by},
+        metrics=write_metrics(adds),
+        undo=lambda: plan.undo(adds),
+    )
+
+
+def overwritten(
+    plan: RowPlan, adds: list[AddFile], snapshot: Snapshot, *, now: int, dynamic: bool = False
+) -> Written:
+    """The commit that puts staged rows in the place of others.
+
+    Those are all rows, those for the plan's condition, or with `dynamic` all of the partitions
+    that the new rows are in.
+    """
+    parameters = {
+        "mode": "Overwrite",
+        "partitionBy": dumps(list(plan.metadata.partition_columns)),
+    }
+    try:
+        removes, kept, read = _going(plan, adds, snapshot, now=now, dynamic=dynamic)
+    except BaseException:
+        plan.undo(adds)
+        raise
+    if plan.where is not None:
+        parameters["predicate"] = dumps([plan.where])
+    if dynamic:
+        parameters["isDynamicPartitionOverwrite"] = "true"
+    return Written(
+        actions=(*plan.control, *removes, *kept, *adds),
+        parameters=parameters,
+        metrics={**write_metrics([*kept, *adds]), "numRemovedFiles": str(len(removes))},
+        undo=lambda: plan.undo([*kept, *adds]),
+        read=read,
+        replaces_all=plan.replaces_schema,
+    )
+
+
 def write_append(
     table: TableRecord,
     base: TableState,
@@ -76,15 +167,16 @@ def write_append(
     target_bytes: int | None = None,
 ) -> Written:
     """Stage rows that are added to a table."""
-    source, control, metadata = _prepared(table, base, data, merge_schema=merge_schema)
-    plan = stage_plan(table, metadata, storage_options, target_bytes)
-    adds = source.stage(plan)
-    return Written(
-        actions=(*control, *adds),
-        parameters={"mode": "Append", "partitionBy": dumps(list(metadata.partition_columns))},
-        metrics=write_metrics(adds),
-        undo=lambda: _undo(plan, adds),
+    source = source_of(data)
+    plan = plan_rows(
+        table,
+        base,
+        source.schema,
+        storage_options=storage_options,
+        merge_schema=merge_schema,
+        target_bytes=target_bytes,
     )
+    return appended(plan, source.stage(plan.stage))
 
 
 def write_overwrite(
@@ -96,62 +188,58 @@ def write_overwrite(
     storage_options: Mapping[str, str],
     now: int,
     merge_schema: bool = False,
+    overwrite_schema: bool = False,
+    dynamic: bool = False,
     target_bytes: int | None = None,
 ) -> Written:
     """Stage rows that take the place of all rows, or of those that fulfil a condition."""
-    table = snapshot.table
-    source, control, metadata = _prepared(table, base, data, merge_schema=merge_schema)
-    parameters = {"mode": "Overwrite", "partitionBy": dumps(list(metadata.partition_columns))}
-    if where is None:
-        plan = stage_plan(table, metadata, storage_options, target_bytes)
-        adds = source.stage(plan)
-        removed = rows_of_files(snapshot.files(columns=COLUMNS))
-        return Written(
-            actions=(*control, *(remove_of(row, now) for row in removed), *adds),
-            parameters=parameters,
-            metrics={**write_metrics(adds), "numRemovedFiles": str(len(removed))},
-            undo=lambda: _undo(plan, adds),
-            read=ReadSet(whole_table=True),
-        )
-    if not isinstance(where, str):
+    if where is not None and (overwrite_schema or dynamic):
         raise ConfigurationError(
-            f"where={where!r} is no condition that the new rows can be checked against",
-            fix="Pass SQL text, e.g. \"day = '2026-11-01'\"",
+            "A condition cannot be combined with another schema or with partitions that the rows "
+            "name themselves",
+            fix="Leave `where` out, or the other one",
         )
-    predicate = parse_where(where, metadata.schema, metadata.partition_columns)
-    plan = stage_plan(table, metadata, storage_options, target_bytes, {"overwrite where": where})
-    adds = source.stage(plan)
-    try:
-        removes, kept, read = _replaced(snapshot, predicate, plan, now)
-    except BaseException:
-        _undo(plan, adds)
-        raise
-    return Written(
-        actions=(*control, *removes, *kept, *adds),
-        parameters={**parameters, "predicate": dumps([where])},
-        metrics={**write_metrics([*kept, *adds]), "numRemovedFiles": str(len(removes))},
-        undo=lambda: _undo(plan, [*kept, *adds]),
-        read=read,
+    source = source_of(data)
+    plan = plan_rows(
+        snapshot.table,
+        base,
+        source.schema,
+        storage_options=storage_options,
+        merge_schema=merge_schema,
+        overwrite_schema=overwrite_schema,
+        where=where,
+        target_bytes=target_bytes,
     )
+    if where is not None:
+        # What is wrong with the condition is told before anything is written.
+        parse_where(where, plan.metadata.schema, plan.metadata.partition_columns)
+    return overwritten(plan, source.stage(plan.stage), snapshot, now=now, dynamic=dynamic)
 
 
 # --- the rows that come -------------------------------------------------------------------
 
 
-def _prepared(
-    table: TableRecord, base: TableState, data: Any, *, merge_schema: bool
-) -> tuple[Source, tuple[Action, ...], Metadata]:
-    """The rows, the actions that make the table fit for them, and its metadata then."""
-    check_generated(table, base.metadata)
-    source = source_of(data)
-    added = new_columns(source.schema, base.metadata.schema) if merge_schema else []
-    if not added:
-        return source, (), base.metadata
+def _fitted(
+    table: TableRecord,
+    base: TableState,
+    schema: pa.Schema,
+    *,
+    merge_schema: bool,
+    overwrite_schema: bool,
+) -> tuple[tuple[Action, ...], Metadata]:
+    """The actions that make a table fit for columns, and its metadata then."""
     import pyarrow as pa
 
-    fields = [source.schema.field(i).with_nullable(nullable=True) for i in added]
-    control = add_columns(table, base, pa.schema(fields)).actions
-    return source, control, next(action for action in control if isinstance(action, Metadata))
+    if overwrite_schema:
+        control = replace_columns(base, schema)
+    else:
+        added = new_columns(schema, base.metadata.schema) if merge_schema else []
+        if not added:
+            return (), base.metadata
+        fields = [schema.field(i).with_nullable(nullable=True) for i in added]
+        control = add_columns(table, base, pa.schema(fields)).actions
+    found = [action for action in control if isinstance(action, Metadata)]
+    return (control, found[0]) if found else ((), base.metadata)
 
 
 def check_generated(table: TableRecord, metadata: Metadata) -> None:
@@ -196,6 +284,32 @@ def write_metrics(adds: Iterable[AddFile]) -> dict[str, str]:
 
 
 # --- the rows that go ---------------------------------------------------------------------
+
+
+def _going(
+    plan: RowPlan, adds: list[AddFile], snapshot: Snapshot, *, now: int, dynamic: bool
+) -> tuple[list[RemoveFile], list[AddFile], ReadSet]:
+    """Files to remove, files with the rows of them that stay, and what was read for it."""
+    if dynamic and snapshot.partition_columns:
+        named = {_partition(add.partition_values) for add in adds}
+
+        def in_them(values: Mapping[str, str | None]) -> bool:
+            return _partition(values) in named
+
+        rows = rows_of_files(snapshot.files(columns=COLUMNS))
+        rows = [row for row in rows if in_them(json.loads(row["partition_values"]))]
+        read = ReadSet(partitions=in_them, files=frozenset(row["path"] for row in rows))
+        return [remove_of(row, now) for row in rows], [], read
+    if plan.where is None:
+        rows = rows_of_files(snapshot.files(columns=COLUMNS))
+        return [remove_of(row, now) for row in rows], [], ReadSet(whole_table=True)
+    metadata = plan.metadata
+    predicate = parse_where(plan.where, metadata.schema, metadata.partition_columns)
+    return _replaced(snapshot, predicate, plan.stage, now)
+
+
+def _partition(values: Mapping[str, str | None]) -> tuple[tuple[str, str | None], ...]:
+    return tuple(sorted(values.items()))
 
 
 def _replaced(

@@ -179,6 +179,29 @@ def add_columns(table: TableRecord, base: TableState, columns: Any) -> Change:
     )
 
 
+def replace_columns(base: TableState, columns: Any) -> tuple[Action, ...]:
+    """The columns of a table replaced by others; whoever commits it replaces all files too.
+
+    Partition columns stay: they have to be among the new ones. All columns allow null, whatever
+    the rows at hand have.
+    """
+    given = schema_from_any(columns)
+    schema = StructType(tuple(replace(field, nullable=True) for field in given.fields))
+    missing = [name for name in base.metadata.partition_columns if schema.get(name) is None]
+    if missing:
+        raise CommitRejectedError(
+            f"The new schema has no column {missing[0]!r}",
+            rule="partition-columns",
+            why="The table is partitioned by it",
+            fix="Keep the column, or create another table",
+        )
+    after, configuration = _mapped(schema, base.metadata.configuration, new_name=_random_name)
+    metadata = replace(
+        base.metadata, schema_string=schema_to_json(after), configuration=configuration
+    )
+    return () if after == base.metadata.schema else _with_protocol(base, metadata)
+
+
 def upgrade_protocol(table: TableRecord, base: TableState, features: Iterable[str]) -> Change:
     """Table features added to the protocol; those that it has already stay."""
     wanted = list(features)

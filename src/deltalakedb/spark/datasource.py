@@ -1,0 +1,203 @@
+"""`format("deltalakedb")`: tables of a lake for `spark.read`, `df.write` and streams.
+
+Spark runs the parts of a data source in processes of their own: planning, each task, and the
+commit. So nothing is kept between them but plain values, and each opens the catalog by its URL.
+Tasks do not open it at all: they get the files to read, or the plan to write by.
+
+`DeltaTable.toDF()` reads faster (Spark's own scan, which reads only the columns it needs); this
+reader is for what needs a data source, such as Spark Connect.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.types import StructType as SparkStruct
+
+from deltalakedb.actions.properties import TableProperties
+from deltalakedb.actions.schema import StructType, schema_to_json
+from deltalakedb.snapshot.dataset import open_dataset
+from deltalakedb.snapshot.listing import DEFAULT_COLUMNS
+from deltalakedb.snapshot.where import parse_where
+from deltalakedb.spark.source_options import SourceOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+
+    from deltalakedb.snapshot import Snapshot
+
+_FILES_A_TASK: Final = 64
+_BYTES_A_TASK: Final = 128 * 1024 * 1024
+
+
+class DeltaLakeDbSource(DataSource):
+    """A table of a lake; its name is the path, its catalog an option."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+        self._given = SourceOptions.read(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` takes."""
+        return "deltalakedb"
+
+    def schema(self) -> SparkStruct:
+        """The columns of the table, at the version that is asked for."""
+        with self._given.open() as lake:
+            if self._given.change_feed:
+                from deltalakedb.spark.feed import feed_schema
+
+                return _spark_schema(feed_schema(lake.table(self._given.table).snapshot().schema))
+            return _spark_schema(self._given.snapshot(lake).schema)
+
+    def reader(self, schema: SparkStruct) -> DataSourceReader:  # noqa: ARG002 - Spark's
+        """Reads rows, or the change data of versions."""
+        if self._given.change_feed:
+            from deltalakedb.spark.feed import FeedReader
+
+            return FeedReader(self._given)
+        # Spark refuses a reader that takes filters unless spark.sql.python.filterPushdown.enabled.
+        return (
+            _FilteringReader(self._given)
+            if self._given.flag("pushFilters")
+            else _Reader(self._given)
+        )
+
+    def writer(self, schema: SparkStruct, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's
+        """Appends rows, or puts them in the place of others."""
+        from deltalakedb.spark.source_writer import BatchWriter, Target
+
+        return BatchWriter(Target.planned(self._given, schema, overwrite=overwrite))
+
+    def streamReader(self, schema: SparkStruct) -> DataSourceStreamReader:  # noqa: ARG002, N802
+        """Follows the table."""
+        from deltalakedb.spark.stream import StreamReader
+
+        return StreamReader(self._given)
+
+    def streamWriter(  # noqa: N802 - Spark's
+        self,
+        schema: SparkStruct,
+        overwrite: bool,  # noqa: FBT001
+    ) -> DataSourceStreamArrowWriter:
+        """Adds the rows of each batch exactly once."""
+        from deltalakedb.spark.source_writer import StreamWriter, Target
+
+        return StreamWriter(Target.planned(self._given, schema, overwrite=overwrite))
+
+
+def _spark_schema(schema: StructType) -> SparkStruct:
+    return SparkStruct.fromJson(json.loads(schema_to_json(schema)))
+
+
+# --- reading ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """What reading files of a table takes, without its catalog."""
+
+    location: str
+    schema: StructType
+    partition_columns: tuple[str, ...]
+    column_mapping_mode: str
+    storage_options: Mapping[str, str]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> ReadPlan:
+        """For the files of a snapshot."""
+        return cls(
+            snapshot.table.location,
+            snapshot.schema,
+            snapshot.partition_columns,
+            TableProperties(snapshot.properties).column_mapping_mode,
+            dict(snapshot.storage_options),
+        )
+
+    def batches(self, files: pa.Table) -> Iterator[pa.RecordBatch]:
+        """The rows of files."""
+        rows = open_dataset(
+            files,
+            location=self.location,
+            schema=self.schema,
+            partition_columns=self.partition_columns,
+            column_mapping_mode=self.column_mapping_mode,
+            storage_options=self.storage_options,
+        )
+        yield from rows.to_batches()
+
+
+class FileGroup(InputPartition):
+    """Files that a task reads, and how; the reader itself was sent before they were known."""
+
+    def __init__(self, plan: ReadPlan, files: pa.Table) -> None:
+        super().__init__((plan, files))
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows of the files."""
+        plan, files = self.value
+        yield from plan.batches(files)
+
+
+def groups(plan: ReadPlan, files: pa.Table) -> list[FileGroup]:
+    """Files in groups for tasks."""
+    return [FileGroup(plan, some) for some in in_parts(files)]
+
+
+def in_parts(files: pa.Table) -> Iterator[pa.Table]:
+    """Files in parts of about the same size, in their order."""
+    start, size = 0, 0
+    for end, one in enumerate(files["size_bytes"].to_pylist()):
+        if end > start and (size + one > _BYTES_A_TASK or end - start >= _FILES_A_TASK):
+            yield files.slice(start, end - start).combine_chunks()
+            start, size = end, 0
+        size += one
+    if start < files.num_rows:
+        yield files.slice(start).combine_chunks()
+
+
+class _Reader(DataSourceReader):
+    """Reads a snapshot."""
+
+    def __init__(self, given: SourceOptions) -> None:
+        self._given = given
+        self._filters: list[Filter] = []
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The files that can have such rows, in groups."""
+        with self._given.open() as lake:
+            snapshot = self._given.snapshot(lake)
+            metadata = snapshot.metadata
+            where = parse_where(
+                self._filters, metadata.schema, metadata.partition_columns, strict=False
+            )
+            files = snapshot.files(where=where, columns=DEFAULT_COLUMNS)
+            plan = ReadPlan.of(snapshot)
+        return groups(plan, files)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a group."""
+        assert isinstance(partition, FileGroup)  # noqa: S101 - see partitions
+        yield from partition.batches()
+
+
+class _FilteringReader(_Reader):
+    """The same where Spark hands its filters over, which it does only if it is told to."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's
+        """Remember what can choose files; all are handed back, as files may have other rows too."""
+        self._filters = list(filters)
+        yield from filters

@@ -1,0 +1,110 @@
+"""The options of `format("deltalakedb")`, read and checked in one place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import deltalakedb
+from deltalakedb.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from deltalakedb.lake import Lake
+    from deltalakedb.snapshot import Snapshot
+
+_STORAGE = "storage."
+_PROPERTY = "property."
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a reader or writer was asked for; plain values, to be sent to other processes."""
+
+    table: str
+    catalog: str = field(repr=False)
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    version: int | None = None
+    timestamp: str | None = None
+    change_feed: bool = False
+    other: Mapping[str, str] = field(default_factory=dict, repr=False)
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> SourceOptions:
+        """Take options apart; names are told apart by their letters alone, not their case."""
+        given = {name.lower(): value for name, value in options.items()}
+        table = given.get("path") or given.get("table")
+        catalog = given.get("catalog") or os.environ.get("DELTALAKEDB_CATALOG")
+        if not table:
+            raise ConfigurationError(
+                "No table is named", fix='Write .load("sales.orders"), or .save("sales.orders")'
+            )
+        if not catalog:
+            raise ConfigurationError(
+                "No catalog is named",
+                fix='Add .option("catalog", "sqlite:///lake.db"), or set DELTALAKEDB_CATALOG',
+            )
+        version, timestamp = given.get("versionasof"), given.get("timestampasof")
+        if version is not None and timestamp is not None:
+            raise ConfigurationError(
+                "Both versionAsOf and timestampAsOf are given", fix="Give one of them"
+            )
+        return cls(
+            table=table,
+            catalog=catalog,
+            storage_options=_below(options, _STORAGE),
+            version=None if version is None else _number("versionAsOf", version),
+            timestamp=timestamp,
+            change_feed=_flag(given, "readchangefeed") or _flag(given, "readchangedata"),
+            other=given,
+            properties=_below(options, _PROPERTY),
+        )
+
+    def open(self) -> Lake:
+        """Connect; the caller closes it."""
+        return deltalakedb.connect(self.catalog, storage_options=dict(self.storage_options))
+
+    def snapshot(self, lake: Lake) -> Snapshot:
+        """The version that was asked for."""
+        return lake.table(self.table).snapshot(self.version, timestamp=self.timestamp)
+
+    def flag(self, name: str) -> bool:
+        """Whether an option is true."""
+        return _flag(self.other, name.lower())
+
+    def text(self, name: str) -> str | None:
+        """The value of an option."""
+        return self.other.get(name.lower())
+
+    def number(self, name: str) -> int | None:
+        """The value of an option that is a whole number."""
+        text = self.text(name)
+        return None if text is None else _number(name, text)
+
+
+def _below(options: Mapping[str, str], prefix: str) -> dict[str, str]:
+    return {
+        name[len(prefix) :]: value
+        for name, value in options.items()
+        if name.lower().startswith(prefix)
+    }
+
+
+def _flag(given: Mapping[str, str], name: str) -> bool:
+    text = given.get(name, "false").strip().lower()
+    if text not in ("true", "false"):
+        raise ConfigurationError(
+            f"The option {name!r} is {text!r}", fix="It is either true or false"
+        )
+    return text == "true"
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"The option {name!r} is {text!r}", fix="It is a whole number"
+        ) from None

@@ -1,0 +1,230 @@
+"""`df.write` and `writeStream` of a data source: tasks stage files, one commit names them.
+
+The plan is made when the write begins, from the version that the table has then. The commit starts
+from that version: whoever changed the table's columns or constraints meanwhile makes it fail.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructField, StructType
+
+from deltalakedb.actions import AddFile, Metadata, Protocol
+from deltalakedb.actions.codec import from_dict, to_dict
+from deltalakedb.errors import ConfigurationError, TableNotFoundError
+from deltalakedb.spark.source_options import SourceOptions
+from deltalakedb.staging.stage import stage
+from deltalakedb.writing import RowPlan, appended, overwritten, plan_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from deltalakedb.lake import Lake
+    from deltalakedb.table import Table
+
+_DYNAMIC = "dynamic"
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """The actions of the files of a task, as JSON."""
+
+    adds: tuple[str, ...]
+
+    def files(self) -> list[AddFile]:
+        """The actions."""
+        found = []
+        for text in self.adds:
+            action = from_dict(json.loads(text))
+            assert isinstance(action, AddFile)  # noqa: S101 - nothing else is sent
+            found.append(action)
+        return found
+
+
+@dataclass(frozen=True)
+class Target:
+    """The table that is written to, by the version it had when the write began."""
+
+    given: SourceOptions
+    plan: RowPlan = field(repr=False)
+    version: int
+    metadata: Metadata = field(repr=False)
+    protocol: Protocol = field(repr=False)
+    overwrite: bool
+    dynamic: bool
+
+    @classmethod
+    def planned(cls, given: SourceOptions, schema: StructType, *, overwrite: bool) -> Target:
+        """Plan a write of rows with these columns; a table that does not exist is created."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        where = given.text("replaceWhere")
+        if where is not None and not overwrite:
+            raise ConfigurationError(
+                "replaceWhere is given, and rows are appended", fix='Use .mode("overwrite")'
+            )
+        mode = (given.text("partitionOverwriteMode") or "static").lower()
+        if mode not in ("static", _DYNAMIC):
+            raise ConfigurationError(
+                f"partitionOverwriteMode is {mode!r}", fix="It is static or dynamic"
+            )
+        with given.open() as lake:
+            table = _found_or_created(lake, given, schema)
+            state = table.state()
+            plan = plan_rows(
+                table.record,
+                state,
+                to_arrow_schema(schema, timezone="UTC"),
+                storage_options=lake.storage_options,
+                merge_schema=given.flag("mergeSchema"),
+                overwrite_schema=overwrite and given.flag("overwriteSchema"),
+                where=where,
+                target_bytes=given.number("targetFileBytes"),
+            )
+        return cls(
+            given,
+            plan,
+            state.version,
+            state.metadata,
+            state.protocol,
+            overwrite,
+            dynamic=mode == _DYNAMIC,
+        )
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage the rows of a task."""
+        made = stage(self.plan.stage, batches)
+        return Staged(tuple(json.dumps(to_dict(add)) for add in made))
+
+    def commit(
+        self, messages: list[WriterCommitMessage | None], app_txn: tuple[str, int] | None
+    ) -> None:
+        """Commit the files of all tasks."""
+        adds = _all(messages)
+        with self.given.open() as lake:
+            table = lake.table(self.given.table)
+            if self.overwrite:
+                table.start_from(self.version)
+                written = overwritten(
+                    self.plan,
+                    adds,
+                    table.snapshot(self.version),
+                    now=table.now_ms(),
+                    dynamic=self.dynamic,
+                )
+            else:
+                written = appended(self._rebased(table), adds)
+            table.commit_written(written, app_txn)
+
+    def _rebased(self, table: Table) -> RowPlan:
+        """Start from the newest version, if the plan would be the same there.
+
+        A stream commits many times by one plan: what has been committed since is not looked at
+        each time, as long as the table is what the plan was made for.
+        """
+        state = table.state()
+        if state.protocol == self.protocol and state.metadata == self.metadata:
+            return self.plan
+        if self.plan.control and state.metadata == self.plan.metadata:
+            # An earlier batch has added the columns.
+            return replace(self.plan, control=())
+        table.start_from(self.version)
+        return self.plan
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Delete the files of all tasks that ended; vacuum finds those of the others."""
+        self.plan.undo(_all(messages))
+
+
+def _all(messages: list[WriterCommitMessage | None]) -> list[AddFile]:
+    return [add for one in messages if isinstance(one, Staged) for add in one.files()]
+
+
+def _found_or_created(lake: Lake, given: SourceOptions, schema: StructType) -> Table:
+    try:
+        return lake.table(given.table)
+    except TableNotFoundError:
+        location = given.text("location")
+        if location is None:
+            raise
+    by = given.text("partitionBy") or ""
+    # Whether a column may be null is a matter of the table, and not of the first rows.
+    columns = StructType([StructField(f.name, f.dataType, metadata=f.metadata) for f in schema])
+    return lake.create_table(
+        given.table,
+        location=location,
+        schema=columns,
+        partition_by=[name.strip() for name in by.split(",") if name.strip()],
+        properties=dict(given.properties),
+    )
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write`."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of a task."""
+        return self._target.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit, at most once where `txnAppId` and `txnVersion` are given, as Delta has it."""
+        given = self._target.given
+        app_id, version = given.text("txnAppId"), given.number("txnVersion")
+        if (app_id is None) != (version is None):
+            raise ConfigurationError(
+                "Only one of txnAppId and txnVersion is given", fix="Give both, or none"
+            )
+        txn = None if app_id is None or version is None else (app_id, version)
+        self._target.commit(messages, txn)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Delete what was staged."""
+        self._target.abort(messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`writeStream`: each batch of a query is committed once, however often it is tried."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._app_id = _app_id(target.given)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of a task."""
+        return self._target.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
+        """Commit a batch by its number."""
+        self._target.commit(messages, (self._app_id, batchId))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+        """Delete what was staged."""
+        self._target.abort(messages)
+
+
+def _app_id(given: SourceOptions) -> str:
+    """What a query is known by across its restarts: its own name for it, or its checkpoint."""
+    named = given.text("txnAppId")
+    if named is not None:
+        return named
+    checkpoint = given.text("checkpointLocation")
+    if checkpoint is None:
+        raise ConfigurationError(
+            "It cannot be told which query this is, after a restart",
+            why="A batch is written exactly once by the name of its query and its number",
+            fix='Add .option("checkpointLocation", ...), or a name by .option("txnAppId", ...)',
+        )
+    return "checkpoint:" + hashlib.sha256(checkpoint.rstrip("/").encode()).hexdigest()
