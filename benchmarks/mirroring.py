@@ -213,6 +213,10 @@ class Bench:
             lags = sorted(lag for table in tables for lag in _lags(lake, table))
         p95 = lags[round(0.95 * (len(lags) - 1))]
         name = f"lag at {RATE} commits/s, {mirror}, {store}, {self.engine}"
+        if rate < 0.9 * RATE:
+            self.report.notes.append(
+                f"{name}: not judged, the writer made only {rate:.0f} commits/s"
+            )
         self.report.medians[name] = {"p50": statistics.median(lags), "p95": p95, "most": lags[-1]}
         self.report.ratios.append(
             Ratio(
@@ -222,8 +226,8 @@ class Bench:
                 p95,
                 f"s from commit to file for 95 % of {len(lags)} commits, at {rate:.0f} a second",
                 f"< {LAG_GOAL:.2f}",
-                # One process has all of a DuckDB catalog: as fast as it commits then.
-                p95 < LAG_GOAL and (rate >= 0.9 * RATE or self.engine == "duckdb"),
+                # The goal is for this rate: at a lower one it is neither met nor missed.
+                p95 < LAG_GOAL if rate >= 0.9 * RATE else None,
             )
         )
 
@@ -350,5 +354,5 @@ def _beside_delta_rs(report: Report, server: PostgresServer, folder: Path, sizes
         )
     report.notes.append(
         "beside delta-rs: ours is durable in the catalog and on the disk in the log, with a "
-        "checkpoint every ten commits; delta-rs waits for no disk and writes no checkpoint here"
+        "checkpoint every ten commits; delta-rs waits for no disk"
     )
