@@ -19,7 +19,8 @@ from deltalakedb.errors import (
     MetadataChangedError,
     TableNotFoundError,
 )
-from deltalakedb.lake import Lake, Transaction
+from deltalakedb.lake import Lake
+from deltalakedb.many_tables import Transaction
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
 from deltalakedb.transaction import ReadSet
@@ -326,7 +327,7 @@ def test_a_concurrent_duplicate_is_skipped_whichever_table_has_the_app_transacti
     """Also where the other table, which cannot tell, meets the conflict first."""
 
     def load(identified: str, version: int) -> Transaction:
-        transaction = Transaction(lake, lake._committer)
+        transaction = Transaction(lake.store, lake._committer, lake.mirror, lake._find)
         for name in ("a", "b"):
             transaction.table(name).add_actions(
                 [remove(live_paths(tables[name])[0]), add(f"{version}.parquet")],
