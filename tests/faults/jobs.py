@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 # Imported before any fork, so that no child pays for it.
+import pyarrow.compute
+import pyarrow.csv  # noqa: F401
 import pyarrow.parquet as pq  # noqa: F401
 
 import deltalakedb.mirror.checkpoint

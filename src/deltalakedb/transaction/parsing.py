@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
 from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
@@ -194,6 +195,7 @@ def serve() -> None:
     given, out = sys.stdin.buffer, sys.stdout.buffer
     # Whatever prints must not end up among the answers.
     sys.stdout = sys.stderr
+    sys.meta_path.insert(0, _WithoutPandas())
     try:
         location, options = _receive(given)
         storage = open_storage(location, options)
@@ -207,6 +209,16 @@ def serve() -> None:
             _send(out, answer)
     except (EOFError, OSError, KeyboardInterrupt):
         return
+
+
+class _WithoutPandas(MetaPathFinder):
+    """pyarrow imports pandas to see whether a list is a series of it: a second of each start."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        """Find nothing, and let nobody else find pandas."""
+        del path, target
+        if fullname == "pandas":
+            raise ModuleNotFoundError(fullname)
 
 
 def _send(pipe: Any, value: object) -> None:
