@@ -90,3 +90,11 @@ def test_verifying(run: Callable[[str], list[str]]) -> None:
         "[4] 4",
         "True",
     ]
+
+
+def test_maintaining(run: Callable[[str], list[str]]) -> None:
+    assert run("maintain.md") == [
+        "4 files became 1 in version 5",
+        "version 7 is what version 5 was",
+        "0 files would go, 10 stay",
+    ]
