@@ -103,7 +103,7 @@ def _import(job: Job) -> None:
     points = Points(job["at"], Path(job["labels"]))
     in_small_stages()
     with Lake.connect(job["url"], mirror="worker", clock=ManualClock()) as lake:
-        points.watch_statements(lake.store.dialect.engine)
+        points.watch_statements(lake.store.dialect.engine, writes_only=True)
         points.arm()
         lake.import_table(job["log"], name="t", stage_from=1)
         points.disarm()

@@ -25,7 +25,7 @@ from fix_large_log import content, write_history
 
 COMMITS = 6
 SHORT = 4
-FEWEST = 25
+FEWEST = 15
 """How many points an import has at least; fewer would mean that the counting is broken."""
 
 
