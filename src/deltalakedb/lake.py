@@ -388,6 +388,14 @@ class Lake:
 
     # --- many tables ----------------------------------------------------------------------
 
+    def sql(self, spark: Any, query: str) -> Any:
+        """Run SQL on Spark over tables of this lake, all of them at one instant; a DataFrame.
+
+        WHERE clauses choose the files in the catalog. Views and tables of the session can be named
+        too.
+        """
+        return import_module("deltalakedb.spark.sql").sql(spark, self, query)
+
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
         """Change any number of tables, all or nothing, when the block ends without an error."""

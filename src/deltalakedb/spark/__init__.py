@@ -1,6 +1,7 @@
 """Spark moves the data: this room holds what needs PySpark, and the Java below it.
 
-`DeltaTable` is loaded when it is asked for: other parts of the room work without PySpark.
+`DeltaTable` and `register` are loaded when they are asked for: other parts of the room work
+without PySpark.
 """
 
 from __future__ import annotations
@@ -8,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from deltalakedb.spark.sql import register
     from deltalakedb.spark.table import DeltaTable
 
-__all__ = ["DeltaTable"]
+__all__ = ["DeltaTable", "register"]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,4 +20,8 @@ def __getattr__(name: str) -> Any:
         from deltalakedb.spark.table import DeltaTable
 
         return DeltaTable
+    if name == "register":
+        from deltalakedb.spark.sql import register
+
+        return register
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

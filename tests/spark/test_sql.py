@@ -1,0 +1,107 @@
+"""SQL over several tables at one instant, whose WHERE clauses choose the files."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import deltalakedb
+from deltalakedb.errors import InvalidConditionError
+from deltalakedb.lake import Lake
+from deltalakedb.spark import register, sql
+from deltalakedb.spark.scan import scan_files
+
+from fix_store import Catalogs
+
+
+@pytest.fixture(scope="module")
+def lake(catalogs: Catalogs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    folder: Path = tmp_path_factory.mktemp("tables")
+    with catalogs.fresh("sqlite") as url, deltalakedb.connect(url) as lake:
+        orders = lake.create_table(
+            "shop.orders",
+            location=str(folder / "orders"),
+            schema=pa.schema([("id", pa.int64()), ("who", pa.string())]),
+        )
+        for i in range(5):
+            orders.append(pa.table({"id": [10 * i, 10 * i + 1], "who": ["ann", "bob"]}))
+        people = lake.create_table(
+            "people", location=str(folder / "people"), schema=pa.schema([("who", pa.string())])
+        )
+        people.append(pa.table({"who": ["ann", "eve"]}))
+        yield lake
+
+
+@pytest.fixture
+def scanned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many files each scan had."""
+    counts: list[int] = []
+    real = scan_files
+
+    def counting(spark: Any, snapshot: Any, files: Any) -> Any:
+        counts.append(files.num_rows)
+        return real(spark, snapshot, files)
+
+    monkeypatch.setattr(sql, "scan_files", counting)
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("query", "rows", "files"),
+    [
+        ("SELECT count(*) FROM shop.orders", [(10,)], [5]),
+        ("SELECT id FROM shop.orders WHERE id = 21", [(21,)], [1]),
+        ("SELECT o.id FROM shop.orders o WHERE o.id > 35 AND o.who = 'bob'", [(41,)], [1]),
+        (
+            "SELECT o.id FROM shop.orders AS o JOIN people p ON o.who = p.who WHERE o.id >= 30",
+            [(30,), (40,)],
+            [2, 1],
+        ),
+        # Files of the side that may be missing must all be there.
+        (
+            (
+                "SELECT p.who FROM people p LEFT JOIN shop.orders o "
+                "ON o.who = p.who AND o.id < 0 WHERE o.id IS NULL"
+            ),
+            [("ann",), ("eve",)],
+            [1, 5],
+        ),
+        (
+            (
+                "WITH people AS (SELECT 'zoe' AS who) SELECT who FROM people "
+                "UNION ALL SELECT who FROM (SELECT who FROM shop.orders WHERE id = 0)"
+            ),
+            [("ann",), ("zoe",)],
+            [1],
+        ),
+        ("SELECT orders.id FROM shop.orders WHERE orders.id < 0 OR 1 = 0", [], [0]),
+    ],
+)
+def test_queries(
+    spark: SparkSession,
+    lake: Lake,
+    scanned: list[int],
+    *,
+    query: str,
+    rows: list[tuple[Any, ...]],
+    files: list[int],
+) -> None:
+    assert sorted(tuple(row) for row in lake.sql(spark, query).collect()) == rows
+    assert sorted(scanned) == sorted(files)
+    assert not [t for t in spark.catalog.listTables() if t.name.startswith("__deltalakedb")]
+
+
+def test_tables_are_views_of_one_instant(spark: SparkSession, lake: Lake) -> None:
+    assert sorted(register(spark, lake)) == ["people", "shop.orders"]
+    joined = spark.sql("SELECT count(*) FROM `shop.orders` o JOIN people p ON o.who = p.who")
+    assert joined.collect()[0][0] == 5
+    for name in ("people", "shop.orders"):
+        spark.catalog.dropTempView(f"`{name}`")
+
+
+def test_a_query_that_is_wrong_is_told(spark: SparkSession, lake: Lake) -> None:
+    with pytest.raises(InvalidConditionError, match="cannot be understood"):
+        lake.sql(spark, "SELECT FROM WHERE (")
