@@ -211,7 +211,7 @@ class HistoryWriter:
         """The head, and all rows of dl_active_files, with keys by the newest plan."""
         session.insert(HEADS, [(self._table_id, version)])
         relation = ACTIVE_FILES if plan else UNPLANNED_FILES
-        # DuckDB has no index to grow there: it skips by ranges, and versions in order have narrow ones.
+        # DuckDB has no index to grow: it skips by ranges, which versions in order keep narrow.
         by_key = session.engine != "duckdb"
         for group in self._groups():
             session.insert_columns(relation, self._table_id, _sorted(group) if by_key else group)
