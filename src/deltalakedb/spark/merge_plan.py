@@ -7,7 +7,6 @@ are a few.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +16,7 @@ from sqlglot import expressions as sql
 from sqlglot.errors import SqlglotError
 
 from deltalakedb.actions.datatypes import StructType
+from deltalakedb.spark.query_text import conjuncts
 from deltalakedb.spark.scan import quoted, spark_types
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def read_condition(
     sides = _Sides(schema, target, source, source_columns)
     alone: list[str] = []
     keys: list[Key] = []
-    for part in _conjuncts(tree):
+    for part in conjuncts(tree):
         if sides.of(part) == {"target"} and not part.find(sql.Subquery, sql.Select):
             alone.append(sides.bare(part))
         elif isinstance(part, sql.EQ):
@@ -119,18 +119,6 @@ def _literal(value: Any, kind: str) -> str:
         moment = value.astimezone(UTC)
         return f"TIMESTAMP '{moment.isoformat(sep=' ', timespec='microseconds')}'"
     return repr(value)
-
-
-def _conjuncts(tree: sql.Expr) -> Iterator[sql.Expr]:
-    waiting = [tree]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, sql.And):
-            waiting += [part.right, part.left]
-        elif isinstance(part, sql.Paren):
-            waiting.append(part.this)
-        else:
-            yield part
 
 
 class _Sides:

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.actions import AddFile
-from deltalakedb.actions.codec import from_dict, to_dict
 from deltalakedb.errors import ConfigurationError, DeltaLakeDbError
 from deltalakedb.maintenance.compaction import (
     TARGET_BYTES,
@@ -28,6 +27,7 @@ from deltalakedb.maintenance.compaction import (
     files_to_optimize,
 )
 from deltalakedb.spark.scan import quoted, scan_files
+from deltalakedb.spark.sending import receive_add, receive_error, send_add, send_error
 from deltalakedb.spark.stage import stage_frame
 from deltalakedb.writing import rows_of_files
 
@@ -53,9 +53,8 @@ def optimize(
         frame = spark.createDataFrame(rows, "bin string").repartition(len(rows))
         for row in frame.mapInArrow(_compact, "files string, error string").collect():
             if row.error is not None:
-                error: DeltaLakeDbError = pickle.loads(base64.b64decode(row.error))  # noqa: S301 - ours
-                raise error
-            yield [_add(one) for one in json.loads(row.files)]
+                raise receive_error(row.error)
+            yield [receive_add(one) for one in json.loads(row.files)]
 
     return compact(table, where=where, target_bytes=target_bytes, run=run)
 
@@ -68,19 +67,13 @@ def _compact(batches: Iterable[Any]) -> Iterator[Any]:
             files, error = None, None
             try:
                 made = compact_bin(pickle.loads(base64.b64decode(text)))  # noqa: S301 - ours
-                files = json.dumps([to_dict(add) for add in made])
+                files = json.dumps([send_add(add) for add in made])
             except DeltaLakeDbError as refused:
-                error = base64.b64encode(pickle.dumps(refused)).decode("ascii")
+                error = send_error(refused)
             yield pa.RecordBatch.from_arrays(
                 [pa.array([files], pa.string()), pa.array([error], pa.string())],
                 ["files", "error"],
             )
-
-
-def _add(given: Any) -> AddFile:
-    action = from_dict(given)
-    assert isinstance(action, AddFile)  # noqa: S101 - the task sends nothing else
-    return action
 
 
 # --- Z-order ------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from that version: whoever changed the table's columns or constraints meanwhile 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -20,8 +19,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructField, StructType
 
 from deltalakedb.actions import AddFile, Metadata, Protocol
-from deltalakedb.actions.codec import from_dict, to_dict
 from deltalakedb.errors import ConfigurationError, TableNotFoundError
+from deltalakedb.spark.sending import receive_add, send_add
 from deltalakedb.spark.source_options import SourceOptions
 from deltalakedb.staging.stage import stage
 from deltalakedb.writing import RowPlan, appended, overwritten, plan_rows
@@ -43,12 +42,7 @@ class Staged(WriterCommitMessage):
 
     def files(self) -> list[AddFile]:
         """The actions."""
-        found = []
-        for text in self.adds:
-            action = from_dict(json.loads(text))
-            assert isinstance(action, AddFile)  # noqa: S101 - nothing else is sent
-            found.append(action)
-        return found
+        return [receive_add(text) for text in self.adds]
 
 
 @dataclass(frozen=True)
@@ -104,7 +98,7 @@ class Target:
     def write(self, batches: Iterator[pa.RecordBatch]) -> Staged:
         """Stage the rows of a task."""
         made = stage(self.plan.stage, batches)
-        return Staged(tuple(json.dumps(to_dict(add)) for add in made))
+        return Staged(tuple(send_add(add) for add in made))
 
     def commit(
         self, messages: list[WriterCommitMessage | None], app_txn: tuple[str, int] | None

@@ -18,6 +18,7 @@ from sqlglot.errors import SqlglotError
 
 from deltalakedb.errors import InvalidConditionError
 from deltalakedb.snapshot.predicate import conjunction
+from deltalakedb.spark.query_text import conjuncts
 from deltalakedb.spark.scan import FILE_COLUMNS, planned, quoted, scan, scan_files
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def _said_of(node: ast.Table) -> list[str]:
     alias = (node.alias or node.name).lower()
     alone = not select.args.get("joins") and not select.args.get("laterals")
     found = []
-    for part in _conjuncts(where.this):
+    for part in conjuncts(where.this):
         columns = list(part.find_all(ast.Column))
         mine = all(
             column.table.lower() == alias or (alone and not column.table) for column in columns
@@ -126,18 +127,6 @@ def _keeps_only_partners(select: ast.Select, node: ast.Table) -> bool:
         return False
     kinds = {f"{join.side or ''}{join.kind or ''}".upper() for join in joins}
     return kinds <= _PLAIN_JOINS or (first and kinds <= _PLAIN_JOINS | {"LEFT", "LEFTOUTER"})
-
-
-def _conjuncts(tree: ast.Expr) -> Iterator[ast.Expr]:
-    waiting = [tree]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, ast.And):
-            waiting += [part.right, part.left]
-        elif isinstance(part, ast.Paren):
-            waiting.append(part.this)
-        else:
-            yield part
 
 
 def _bare(part: ast.Expr, alias: str) -> str:

@@ -7,20 +7,18 @@ them. What a task refuses comes back as the error that it is, and not as a stack
 
 from __future__ import annotations
 
-import base64
 import json
-import pickle
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from deltalakedb.actions import AddFile, CdcFile
-from deltalakedb.actions.codec import from_dict, to_dict
 from deltalakedb.actions.datatypes import STRING, StructField, StructType
 from deltalakedb.actions.partition import decode_path
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.actions.schema import schema_to_json
 from deltalakedb.errors import ConstraintViolatedError, DeltaLakeDbError
+from deltalakedb.spark.sending import receive_add, receive_error, send_add, send_error
 from deltalakedb.staging.constraints import invariants
 from deltalakedb.staging.fit import fit
 from deltalakedb.staging.sinks import Sinks
@@ -123,14 +121,13 @@ def _collected(
         found = told.collect()
     except PySparkException as error:
         raise _refused(error, plan.table) from error
-    adds = [_add(row.file) for row in found if row.file is not None]
-    beside = [_add(row.beside) for row in found if row.beside is not None]
+    adds = [receive_add(row.file) for row in found if row.file is not None]
+    beside = [receive_add(row.beside) for row in found if row.beside is not None]
     errors = [row.error for row in found if row.error is not None]
     if errors:
         written = [decode_path(add.path) for add in (*adds, *beside)]
         Sinks(plan.location, plan.storage_options).delete(written)
-        failure: DeltaLakeDbError = pickle.loads(base64.b64decode(errors[0]))  # noqa: S301 - ours
-        raise failure
+        raise receive_error(errors[0])
     return adds, beside
 
 
@@ -141,22 +138,16 @@ def _writer(write: _Write, columns: list[str]) -> Callable[[Iterable[Any]], Iter
         told: list[dict[str, str]] = []
         try:
             adds, beside = write(batch.rename_columns(columns) for batch in batches)
-            told += [{"file": json.dumps(to_dict(add))} for add in adds]
-            told += [{"beside": json.dumps(to_dict(add))} for add in beside]
+            told += [{"file": send_add(add)} for add in adds]
+            told += [{"beside": send_add(add)} for add in beside]
         except DeltaLakeDbError as error:
-            told.append({"error": base64.b64encode(pickle.dumps(error)).decode("ascii")})
+            told.append({"error": send_error(error)})
         names = ("file", "beside", "error")
         yield pa.RecordBatch.from_arrays(
             [pa.array([one.get(name) for one in told], pa.string()) for name in names], list(names)
         )
 
     return run
-
-
-def _add(text: str) -> AddFile:
-    action = from_dict(json.loads(text))
-    assert isinstance(action, AddFile)  # noqa: S101 - the writer above sends nothing else
-    return action
 
 
 # --- constraints --------------------------------------------------------------------------
