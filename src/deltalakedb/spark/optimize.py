@@ -151,8 +151,10 @@ def _bucket(frame: DataFrame, name: str, share: float) -> Column:
 
     column = F.col(quoted(name))
     shares = [i / _BUCKETS for i in range(1, _BUCKETS)]
-    # NaN has no place among numbers that Python could sort; Spark puts it last, as here.
-    known = frame.select(column.alias("v")).where("v IS NOT NULL AND NOT v <=> double('NaN')")
+    known = frame.select(column.alias("v")).where("v IS NOT NULL")
+    if frame.schema[name].dataType.typeName() in ("float", "double"):
+        # NaN has no place among numbers that Python could sort; Spark puts it last, as here.
+        known = known.where("NOT isnan(v)")
     if share < 1:
         known = known.sample(share, seed=7)
     # The order of values is that of their rank in a sample, so any type that has one will do.
