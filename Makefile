@@ -26,7 +26,7 @@ demo: $(READY) ## run the main job on the embedded default
 	@$(BIN)/python -m deltalakedb.demo $(ARGS)
 
 test: $(READY) peers ## run the tests, a real Postgres included (ARGS="-k name" narrows them)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 check: $(READY) ## lint, format, types, layering
 	$(BIN)/ruff check .

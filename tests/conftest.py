@@ -31,7 +31,10 @@ settings.load_profile("soak" if SOAK else "dev")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the soak tests to `make soak`."""
+    """Leave the soak tests to `make soak`; Spark takes its time on a busy machine."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(600))
     if SOAK:
         return
     soak = [item for item in items if item.get_closest_marker("soak")]
