@@ -160,7 +160,8 @@ def kill_workers(
             check_tables(lake, found)
             versions = sum(table.version + 1 for table in found)
     assert watch.violations == []
-    assert watch.commits == versions > TABLES + kills
+    # How many commits there are is a matter of the machine; some are, beside those that create.
+    assert watch.commits == versions > TABLES
 
 
 def connect(url: str, options: dict[str, str]) -> Lake:

@@ -17,8 +17,12 @@ def test_spark(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    # The processes of a data source have a folder of their own: the page's is the user's.
+    # Spark itself, and the processes of a data source, stand in other folders than this test.
     page = PAGE.read_text("utf-8").replace("sqlite:///lake.db", f"sqlite:///{tmp_path}/lake.db")
+    page = page.replace(
+        '"checkpointLocation", "checkpoint"', f'"checkpointLocation", "{tmp_path}/c"'
+    )
+    assert f"{tmp_path}/c" in page
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"spark": spark}
     for example in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
