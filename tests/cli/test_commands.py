@@ -1,6 +1,7 @@
 """The command line as a person or a program uses it."""
 
 import json
+import logging
 import os
 import re
 import signal
@@ -362,6 +363,9 @@ def test_a_port_that_is_taken_is_told(
     worker: tuple[subprocess.Popen[str], str], command: Command
 ) -> None:
     port = worker[1].rpartition(":")[2].partition("/")[0]
+    log = logging.getLogger("deltalakedb")
+    before = (log.level, list(log.handlers))
     code, _, err = command("mirror", "run", "--metrics-port", port)
     assert code == 1
     assert f"127.0.0.1:{port}" in err
+    assert (log.level, log.handlers) == before, "a command leaves logging as it was"

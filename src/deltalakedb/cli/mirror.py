@@ -6,7 +6,7 @@ import json
 import logging
 import signal
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +19,8 @@ from deltalakedb.mirror.publish import Outcome, Published
 from deltalakedb.telemetry import logger
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from deltalakedb.mirror.service import TableStatus
     from deltalakedb.mirror.worker import Worker
 
@@ -57,8 +59,9 @@ def run(
     Versions under way are finished then, and leases given back. Any number of workers may run on
     one catalog. On Postgres a commit wakes them up at once.
     """
-    _log_to_stderr(log_format, log_level)
-    with open_lake(catalog, storage_option, mirror="worker") as lake, ExitStack() as stack:
+    with ExitStack() as stack:
+        stack.enter_context(_logs_to_stderr(log_format, log_level))
+        lake = stack.enter_context(open_lake(catalog, storage_option, mirror="worker"))
         if metrics_port is not None:
             endpoint = stack.enter_context(
                 MetricsEndpoint(lake.metrics, port=metrics_port, host=metrics_host)
@@ -212,7 +215,9 @@ class _JsonLines(logging.Formatter):
         return json.dumps(told, ensure_ascii=False, default=str)
 
 
-def _log_to_stderr(form: LogFormat, level: str) -> None:
+@contextmanager
+def _logs_to_stderr(form: LogFormat, level: str) -> Iterator[None]:
+    """Show our log while the command runs; the logger is then as it was."""
     numbers = {"debug": 10, "info": 20, "warning": 30, "error": 40}
     if level.lower() not in numbers:
         raise typer.BadParameter(
@@ -224,5 +229,11 @@ def _log_to_stderr(form: LogFormat, level: str) -> None:
         if form is LogFormat.JSON
         else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
     )
+    before = logger.level
     logger.addHandler(handler)
     logger.setLevel(numbers[level.lower()])
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+        logger.removeHandler(handler)
