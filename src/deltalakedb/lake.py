@@ -31,6 +31,7 @@ from deltalakedb.transaction import change_table
 from deltalakedb.transaction.commit import Committer
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from types import TracebackType
 
     from deltalakedb.clock import Clock
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from deltalakedb.store import TableRecord
     from deltalakedb.store.dialect import Session
     from deltalakedb.transaction.adopt import Adopted
+    from deltalakedb.transaction.change import Change
     from deltalakedb.transaction.retry import RetryPolicy
 
 
@@ -140,9 +142,53 @@ class Lake:
             description=description,
             now=self.store.clock.now_ms(),
         )
-        self._committer.commit([change])
-        self.mirror.after_commit([change.table])
-        return Table(self.store, self._committer, self.mirror, change.table)
+        return self._created(change)
+
+    def clone_table(
+        self,
+        source: str,
+        location: str,
+        name: str | None = None,
+        *,
+        version: int | None = None,
+        timestamp: datetime | str | None = None,
+        replace: bool = False,
+        properties: Mapping[str, str] | None = None,
+    ) -> Table:
+        """Make a shallow clone: a new table of the files of another one, now or at a version.
+
+        No data is read or written. `properties` are set beside those of the source. With `replace`
+        a table that is at the location already is taken, if it is empty. A vacuum of the source
+        can take files away that only a clone needs.
+        """
+        from deltalakedb.cloning import clone_change, replacing_change
+        from deltalakedb.transaction.take_over import default_name
+
+        place = normalise_location(location)
+        snapshot = self.table(source).snapshot(version, timestamp=timestamp)
+        if replace:
+            with self.store.read() as session:
+                known = self.store.table_by_location(session, place)
+            if known is not None:
+                there = Table(self.store, self._committer, self.mirror, known)
+                there.commit_change(
+                    replacing_change(snapshot, known, there.state(), properties=properties)
+                )
+                return there
+        _refuse_delta_log(place)
+        change = clone_change(
+            snapshot,
+            name=default_name(place) if name is None else name,
+            location=place,
+            properties=properties,
+            now=self.store.clock.now_ms(),
+        )
+        return self._created(change)
+
+    def _created(self, change: Change) -> Table:
+        table = Table(self.store, self._committer, self.mirror, change.table)
+        table.commit_change(change)
+        return table
 
     def import_table(
         self,

@@ -200,7 +200,7 @@ class Table:
             and enforced == ()
             and not replaces_all
         ):
-            return self._commit(plain_change(self._record, self._base(), actions, operation))
+            return self.commit_change(plain_change(self._record, self._base(), actions, operation))
         gathered = OpenChange(self._record, self._base())
         gathered.add(
             actions,
@@ -220,7 +220,7 @@ class Table:
             gathered.base = self._base()
         if app_txn is not None:
             gathered.use_app_txn(app_txn, self._store.clock.now_ms())
-        return self._commit(gathered.change())
+        return self.commit_change(gathered.change())
 
     def append(
         self,
@@ -297,25 +297,29 @@ class Table:
 
     def set_properties(self, properties: Mapping[str, str]) -> Committed:
         """Set table properties; the protocol is upgraded where one of them needs it."""
-        return self._commit(change_table.set_properties(self._record, self._base(), properties))
+        return self.commit_change(
+            change_table.set_properties(self._record, self._base(), properties)
+        )
 
     def unset_properties(self, names: Iterable[str], *, if_exists: bool = False) -> Committed:
         """Remove table properties."""
-        return self._commit(
+        return self.commit_change(
             change_table.unset_properties(self._record, self._base(), names, if_exists=if_exists)
         )
 
     def add_columns(self, columns: Any) -> Committed:
         """Add nullable columns at the end: a pyarrow.Schema, Spark StructType or Delta JSON."""
-        return self._commit(change_table.add_columns(self._record, self._base(), columns))
+        return self.commit_change(change_table.add_columns(self._record, self._base(), columns))
 
     def upgrade_protocol(self, *features: str) -> Committed:
         """Add table features to the protocol."""
-        return self._commit(change_table.upgrade_protocol(self._record, self._base(), features))
+        return self.commit_change(
+            change_table.upgrade_protocol(self._record, self._base(), features)
+        )
 
     def rename(self, name: str) -> Committed:
         """Give the table another name."""
-        committed = self._commit(change_table.rename(self._record, self._base(), name))
+        committed = self.commit_change(change_table.rename(self._record, self._base(), name))
         with self._store.read() as session:
             record = self._store.table_by_name(session, name)
         if record is None:
@@ -326,7 +330,8 @@ class Table:
         self._record = record
         return committed
 
-    def _commit(self, change: Change) -> Committed:
+    def commit_change(self, change: Change) -> Committed:
+        """Commit a change of this table, that which creates it included."""
         (outcome,) = self._committer.commit([change])
         self._state = state = outcome.state
         self._mirror.after_commit([self._record])

@@ -425,3 +425,26 @@ def remove_of(row: Mapping[str, Any], now: int, *, data_change: bool = True) -> 
     made = from_dict({"remove": {key: value for key, value in body.items() if value is not None}})
     assert isinstance(made, RemoveFile)  # noqa: S101 - that is what it says
     return made
+
+
+def add_of(row: Mapping[str, Any]) -> AddFile:
+    """The action that adds a listed file."""
+    texts = ("partition_values", "tags", "deletion_vector", "extra")
+    parsed = {name: None if row[name] is None else json.loads(row[name]) for name in texts}
+    body: dict[str, Any] = {
+        **(parsed["extra"] or {}),
+        "path": row["path"],
+        "partitionValues": parsed["partition_values"],
+        "size": row["size_bytes"],
+        "modificationTime": row["modification_time"],
+        "dataChange": True,
+        "stats": row["stats"],
+        "tags": parsed["tags"],
+        "deletionVector": parsed["deletion_vector"],
+        "baseRowId": row["base_row_id"],
+        "defaultRowCommitVersion": row["default_row_commit_version"],
+        "clusteringProvider": row["clustering_provider"],
+    }
+    made = from_dict({"add": {key: value for key, value in body.items() if value is not None}})
+    assert isinstance(made, AddFile)  # noqa: S101 - that is what it says
+    return made

@@ -61,6 +61,15 @@ def as_json(answer: tuple[int, str, str]) -> Any:
     return json.loads(out)
 
 
+def test_a_table_is_cloned(command: Command, orders: None) -> None:
+    made = as_json(command("clone", "sales.orders", "copy", "--name", "sales.copy", "--json"))
+    assert (made["table"], made["version"]) == ("sales.copy", 0)
+    assert "sales.copy" in command("tables")[1]
+    code, _, err = command("clone", "sales.orders", "copy", "--name", "other")
+    assert code != 0
+    assert "copy already" in err
+
+
 def test_a_new_catalog_is_migrated_once(command: Command) -> None:
     applied = as_json(command("migrate", "--json"))
     assert applied[0] == "0001_ledger"

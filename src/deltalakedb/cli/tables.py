@@ -26,6 +26,7 @@ def register(app: typer.Typer) -> None:
     app.command()(tables)
     app.command()(create)
     app.command(name="import")(import_table)
+    app.command()(clone)
     app.command()(show)
     app.command()(files)
     app.command()(history)
@@ -126,6 +127,31 @@ def import_table(
         made = lake.import_table(location, name, progress=tell)
         snapshot = made.snapshot()
     _tell(snapshot, made.name, made.location, as_json=as_json)
+
+
+def clone(
+    catalog: Catalog,
+    source: Annotated[str, typer.Argument(help="The table to clone.")],
+    location: Annotated[str, typer.Argument(help="A folder or object store prefix for the clone.")],
+    *,
+    name: Annotated[str | None, typer.Option(help="The last part of its location, if not.")] = None,
+    version: Version = None,
+    timestamp: Timestamp = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Take an empty table that is there already.")
+    ] = False,
+    storage_option: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a shallow clone: a new table of the same files. No data is copied.
+
+    A vacuum of the source can take files away that only the clone needs.
+    """
+    with open_lake(catalog, storage_option) as lake:
+        made = lake.clone_table(
+            source, location, name, version=version, timestamp=timestamp, replace=replace
+        )
+        _tell(made.snapshot(), made.name, made.location, as_json=as_json)
 
 
 def show(

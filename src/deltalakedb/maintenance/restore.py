@@ -6,21 +6,21 @@ another one. The protocol stays too, as a feature that is in use cannot simply b
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from deltalakedb.actions import Action, AddFile, Metadata
-from deltalakedb.actions.codec import from_dict
+from deltalakedb.actions import Action, Metadata
 from deltalakedb.actions.partition import decode_path
+from deltalakedb.cloning import is_absolute
 from deltalakedb.errors import ConfigurationError, DataFileMissingError
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.storage import open_storage
 from deltalakedb.transaction.attempt import ReadSet
-from deltalakedb.writing import remove_of, rows_of_files
+from deltalakedb.transaction.facts import CONSTRAINT_RULES
+from deltalakedb.writing import add_of, remove_of, rows_of_files
 
 if TYPE_CHECKING:
     from deltalakedb.snapshot import Snapshot
@@ -79,7 +79,7 @@ def restore(
         actions.append(metadata)
     moment = table.now_ms()
     actions += [remove_of(row, moment) for row in gone]
-    actions += [_add(row) for row in back]
+    actions += [add_of(row) for row in back]
     told = Restore(
         table=table.name,
         restored=then.version,
@@ -113,7 +113,7 @@ def restore(
         replaces_all=True,
         # The rows were checked when they were first written, by the rules of that version, which
         # are those that come back.
-        enforced=("checkConstraints", "invariants", "generatedColumns", "identityColumns"),
+        enforced=CONSTRAINT_RULES,
     )
     return Restore(**{**asdict(told), "version": int(committed)})
 
@@ -131,7 +131,7 @@ def _restored(then: Metadata, now: Metadata) -> Metadata:
 
 def _check_there(snapshot: Snapshot, paths: Iterable[str]) -> None:
     """Look for the files that come back: vacuum may have deleted them."""
-    wanted = [path for path in paths if "://" not in path and not path.startswith(("/", "file:"))]
+    wanted = [path for path in paths if not is_absolute(path)]
     storage = open_storage(snapshot.table.location, snapshot.storage_options)
     with ThreadPoolExecutor(_LOOKERS) as pool:
         found = list(pool.map(lambda path: storage.head(decode_path(path)) is not None, wanted))
@@ -143,25 +143,3 @@ def _check_there(snapshot: Snapshot, paths: Iterable[str]) -> None:
             why="Vacuum deletes files that no version within the retention needs",
             fix="Restore to a later version, or bring the files back from a backup",
         )
-
-
-def _add(row: Mapping[str, Any]) -> AddFile:
-    texts = ("partition_values", "tags", "deletion_vector", "extra")
-    parsed = {name: None if row[name] is None else json.loads(row[name]) for name in texts}
-    body: dict[str, Any] = {
-        **(parsed["extra"] or {}),
-        "path": row["path"],
-        "partitionValues": parsed["partition_values"],
-        "size": row["size_bytes"],
-        "modificationTime": row["modification_time"],
-        "dataChange": True,
-        "stats": row["stats"],
-        "tags": parsed["tags"],
-        "deletionVector": parsed["deletion_vector"],
-        "baseRowId": row["base_row_id"],
-        "defaultRowCommitVersion": row["default_row_commit_version"],
-        "clusteringProvider": row["clustering_provider"],
-    }
-    made = from_dict({"add": {key: value for key, value in body.items() if value is not None}})
-    assert isinstance(made, AddFile)  # noqa: S101 - that is what it says
-    return made

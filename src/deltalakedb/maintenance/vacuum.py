@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.actions.partition import decode_path
 from deltalakedb.actions.properties import TableProperties
+from deltalakedb.cloning import absolute_path, is_absolute
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.snapshot.data_files import descriptor_of
-from deltalakedb.storage import open_storage
+from deltalakedb.storage import normalise_location, open_storage
 
 if TYPE_CHECKING:
     from deltalakedb.storage import ObjectInfo
@@ -116,19 +117,26 @@ def _needed(table: Table, cutoff: int) -> set[str]:
     """The keys of all files that a version from `cutoff` on needs."""
     found: set[str] = set()
     for path, vector in table.needed_files(cutoff):
-        key = _key(path)
-        if key is not None:
-            found.add(key)
+        found.add(_key(table.location, path))
         if vector is not None:
-            file = descriptor_of(vector, path).file_path()
+            descriptor = descriptor_of(vector, path)
+            file = descriptor.file_path()
             if file is not None:
-                found.add(file)
+                # Type p is a URI, as paths are; type u is the key itself.
+                by_path = descriptor.storage_type == "p"
+                found.add(_key(table.location, file) if by_path else file)
     return found
 
 
-def _key(path: str) -> str | None:
-    """The key below the location; None for a file elsewhere (of a clone's source), which stays."""
-    return None if "://" in path or path.startswith(("/", "file:")) else decode_path(path)
+def _key(location: str, path: str) -> str:
+    """The key below the location; of a file elsewhere (of a clone's source) its URI, as no key is.
+
+    An absolute path may lead back into the table: a clone of its clone has such ones.
+    """
+    if not is_absolute(path):
+        return decode_path(path)
+    here = decode_path(location) if location.startswith("file:") else location
+    return decode_path(normalise_location(absolute_path(location, path))).removeprefix(f"{here}/")
 
 
 def _is_hidden(key: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from deltalakedb.errors import ConfigurationError, TableNotFoundError
+from deltalakedb.errors import ConfigurationError, TableNotFoundError, UnsupportedFeatureError
 from deltalakedb.maintenance import Restore, restore, vacuum
 from deltalakedb.spark.dml import delete, update
 from deltalakedb.spark.lakes import lake_of
@@ -205,6 +205,68 @@ class DeltaTable:
     def restoreToTimestamp(self, timestamp: datetime | str) -> DataFrame:
         """Commit a version that is what the table was at a time."""
         return self._restored(restore(self._table, timestamp=timestamp))
+
+    # --- other tables ------------------------------------------------------------------------
+
+    def clone(
+        self,
+        target: str,
+        isShallow: bool = False,  # noqa: FBT001, FBT002 - Delta's
+        replace: bool = False,  # noqa: FBT001, FBT002
+        properties: Mapping[str, str] | None = None,
+        *,
+        name: str | None = None,
+    ) -> DeltaTable:
+        """Make a shallow clone of the table at the location `target`.
+
+        Its name is the last part of the location, unless it is given.
+        """
+        return self._clone(target, isShallow, replace=replace, properties=properties, name=name)
+
+    def cloneAtVersion(
+        self,
+        version: int,
+        target: str,
+        isShallow: bool = False,  # noqa: FBT001, FBT002
+        replace: bool = False,  # noqa: FBT001, FBT002
+        properties: Mapping[str, str] | None = None,
+        *,
+        name: str | None = None,
+    ) -> DeltaTable:
+        """Make a shallow clone of a version."""
+        return self._clone(
+            target, isShallow, version=version, replace=replace, properties=properties, name=name
+        )
+
+    def cloneAtTimestamp(
+        self,
+        timestamp: datetime | str,
+        target: str,
+        isShallow: bool = False,  # noqa: FBT001, FBT002
+        replace: bool = False,  # noqa: FBT001, FBT002
+        properties: Mapping[str, str] | None = None,
+        *,
+        name: str | None = None,
+    ) -> DeltaTable:
+        """Make a shallow clone of the table as it was at a time."""
+        return self._clone(
+            target,
+            isShallow,
+            timestamp=timestamp,
+            replace=replace,
+            properties=properties,
+            name=name,
+        )
+
+    def _clone(self, target: str, is_shallow: bool, **options: Any) -> DeltaTable:  # noqa: FBT001
+        if not is_shallow:
+            raise UnsupportedFeatureError(
+                f"Table {self._table.name!r} cannot be cloned with its data",
+                why="Clones are shallow: they name the files of their source",
+                fix="Pass isShallow=True; for a copy of the rows create a table, and append toDF()",
+            )
+        made = self._lake.clone_table(self._table.name, target, **options)
+        return DeltaTable(self._spark, self._lake, made)
 
     def _restored(self, done: Restore) -> DataFrame:
         row = (

@@ -48,9 +48,8 @@ def create(
     columns, configuration = _mapped(
         schema_from_any(schema), {_ICT: "true", **given}, new_name=_random_name
     )
-    table_id = str(uuid.uuid4())
     metadata = Metadata(
-        id=table_id,
+        id=str(uuid.uuid4()),
         schema_string=schema_to_json(columns),
         partition_columns=tuple(partition_by),
         configuration=configuration,
@@ -58,22 +57,10 @@ def create(
         description=description,
         created_time=now,
     )
-    protocol = protocol_for(metadata)
-    record = TableRecord(
-        table_id=table_id,
-        name=name,
-        location=location,
-        protocol_min_reader=protocol.min_reader_version,
-        protocol_min_writer=protocol.min_writer_version,
-        properties=configuration,
-        created_at=now,
-        updated_at=now,
-        plan=plan_text(plan_of(metadata)),
-    )
     return Change(
-        table=record,
+        table=record_of(metadata, protocol_for(metadata), location, now),
         base=None,
-        actions=(protocol, metadata),
+        actions=(protocol_for(metadata), metadata),
         operation="CREATE TABLE",
         parameters={
             "isManaged": "false",
@@ -81,6 +68,23 @@ def create(
             "partitionBy": dumps(list(partition_by)),
             "properties": dumps(configuration),
         },
+    )
+
+
+def record_of(metadata: Metadata, protocol: Protocol, location: str, now: int) -> TableRecord:
+    """The row of a new table in the catalog: its id and name are those of its metadata."""
+    check_name(metadata.name)
+    assert metadata.name is not None  # noqa: S101 - just checked
+    return TableRecord(
+        table_id=metadata.id,
+        name=metadata.name,
+        location=location,
+        protocol_min_reader=protocol.min_reader_version,
+        protocol_min_writer=protocol.min_writer_version,
+        properties=metadata.configuration,
+        created_at=now,
+        updated_at=now,
+        plan=plan_text(plan_of(metadata)),
     )
 
 

@@ -43,6 +43,9 @@ def finish_actions(
     """The actions to write; `change.actions` itself where there is nothing to add."""
     actions: Sequence[Action] = change.actions
     if state is None:
+        if summary.adds and _tracks_rows(summary):
+            filled, written = assign_row_ids(actions, high_water_mark(None), version)
+            actions = [*filled, written] if written is not None else filled
         return actions
     if summary.metadata is not None:
         actions = _with_enablement(actions, state, version=version, committed_at=committed_at)
@@ -52,6 +55,12 @@ def finish_actions(
         filled, written = assign_row_ids(actions, high_water_mark(domain), version)
         actions = [*filled, written] if written is not None else filled
     return actions
+
+
+def _tracks_rows(summary: Summary) -> bool:
+    assert summary.metadata is not None  # noqa: S101 - the first version has both
+    assert summary.protocol is not None  # noqa: S101
+    return "rowTracking" in facts_of(summary.metadata, summary.protocol).features
 
 
 def _with_enablement(
