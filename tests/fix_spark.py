@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -20,8 +21,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         pytest.skip(str(missing))
     # Executors run the Python of the tests, and not whatever is first on the PATH.
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    folder = tmp_path_factory.mktemp("spark")
-    session = (
+    session = new_session(tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
+
+
+def new_session(folder: Path, **options: str) -> SparkSession:
+    """A session that keeps what it writes for itself in a folder."""
+    builder = (
         SparkSession.builder.master("local[2]")
         .appName("deltalakedb-tests")
         .config("spark.ui.enabled", "false")
@@ -34,8 +41,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.local.dir", str(folder / "local"))
         .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
     )
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
+    return session

@@ -32,7 +32,8 @@ _STORAGE = ("get", "head", *_STORAGE_WRITES)
 class Points:
     """Counts the points that are reached, and ends the process at one of them."""
 
-    def __init__(self, fatal: int, labels: Path) -> None:
+    def __init__(self, fatal: int | str, labels: Path) -> None:
+        """`fatal` is the number of a point, or what the first fatal one is called."""
         self._fatal = fatal
         self._labels = labels
         self._reached: int | None = None
@@ -52,10 +53,14 @@ class Points:
             if self._reached is None:
                 return
             self._reached += 1
-            if self._reached == self._fatal:
+            if self._fatal in (self._reached, label):
                 with self._labels.open("a") as file:
                     file.write(f"{label}\n")
-                os.kill(os.getpid(), signal.SIGKILL)
+                self.die()
+
+    def die(self) -> None:
+        """End this process at once."""
+        os.kill(os.getpid(), signal.SIGKILL)
 
     # What follows is for a process that is going to end anyway.
 
@@ -85,4 +90,5 @@ class Points:
             self.reach(f"after {method.__name__}")
             return found
 
+        counted.__name__ = method.__name__
         return counted

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType as SparkStruct
 
 from deltalakedb.actions.properties import TableProperties
-from deltalakedb.actions.schema import StructType, schema_to_json
+from deltalakedb.actions.schema import StructType, schema_from_json, schema_to_json
 from deltalakedb.snapshot.dataset import open_dataset
 from deltalakedb.snapshot.listing import DEFAULT_COLUMNS
 from deltalakedb.snapshot.where import parse_where
@@ -82,11 +82,11 @@ class DeltaLakeDbSource(DataSource):
 
         return BatchWriter(Target.planned(self._given, schema, overwrite=overwrite))
 
-    def streamReader(self, schema: SparkStruct) -> DataSourceStreamReader:  # noqa: ARG002, N802
+    def streamReader(self, schema: SparkStruct) -> DataSourceStreamReader:  # noqa: N802
         """Follows the table."""
         from deltalakedb.spark.stream import StreamReader
 
-        return StreamReader(self._given)
+        return StreamReader(self._given, schema_from_json(schema.json()))
 
     def streamWriter(  # noqa: N802 - Spark's
         self,

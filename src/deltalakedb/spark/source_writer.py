@@ -2,13 +2,17 @@
 
 The plan is made when the write begins, from the version that the table has then. The commit starts
 from that version: whoever changed the table's columns or constraints meanwhile makes it fail.
+
+Spark asks to abort a write whenever its commit did not end well, and that may be after it happened:
+the process died, or its answer was lost. So files are deleted only where no commit can have been
+tried, which is where a task failed, and by the commit itself when it is refused.
 """
 
 from __future__ import annotations
 
-import hashlib
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -18,11 +22,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructField, StructType
 
-from deltalakedb.actions import AddFile, Metadata, Protocol
-from deltalakedb.errors import ConfigurationError, TableNotFoundError
+from deltalakedb.actions import AddFile
+from deltalakedb.errors import ConfigurationError, DeltaLakeDbError, TableNotFoundError
 from deltalakedb.spark.sending import receive_add, send_add
 from deltalakedb.spark.source_options import SourceOptions
 from deltalakedb.staging.stage import stage
+from deltalakedb.storage import normalise_location, open_storage
 from deltalakedb.writing import RowPlan, appended, overwritten, plan_rows
 
 if TYPE_CHECKING:
@@ -36,9 +41,10 @@ _DYNAMIC = "dynamic"
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """The actions of the files of a task, as JSON."""
+    """The actions of the files of a task, as JSON, and the version that they were planned from."""
 
     adds: tuple[str, ...]
+    version: int
 
     def files(self) -> list[AddFile]:
         """The actions."""
@@ -52,8 +58,6 @@ class Target:
     given: SourceOptions
     plan: RowPlan = field(repr=False)
     version: int
-    metadata: Metadata = field(repr=False)
-    protocol: Protocol = field(repr=False)
     overwrite: bool
     dynamic: bool
 
@@ -89,8 +93,6 @@ class Target:
             given,
             plan,
             state.version,
-            state.metadata,
-            state.protocol,
             overwrite,
             dynamic=mode == _DYNAMIC,
         )
@@ -98,46 +100,36 @@ class Target:
     def write(self, batches: Iterator[pa.RecordBatch]) -> Staged:
         """Stage the rows of a task."""
         made = stage(self.plan.stage, batches)
-        return Staged(tuple(send_add(add) for add in made))
+        return Staged(tuple(send_add(add) for add in made), self.version)
 
     def commit(
         self, messages: list[WriterCommitMessage | None], app_txn: tuple[str, int] | None
     ) -> None:
         """Commit the files of all tasks."""
         adds = _all(messages)
+        # Spark plans anew for the commit of a batch of a stream: the tasks had an earlier plan.
+        version = min((one.version for one in messages if isinstance(one, Staged)), default=None)
+        base = self.version if version is None else version
         with self.given.open() as lake:
             table = lake.table(self.given.table)
             if self.overwrite:
-                table.start_from(self.version)
+                table.start_from(base)
                 written = overwritten(
                     self.plan,
                     adds,
-                    table.snapshot(self.version),
+                    table.snapshot(base),
                     now=table.now_ms(),
                     dynamic=self.dynamic,
                 )
             else:
-                written = appended(self._rebased(table), adds)
+                table.start_from(base)
+                written = appended(self.plan, adds)
             table.commit_written(written, app_txn)
 
-    def _rebased(self, table: Table) -> RowPlan:
-        """Start from the newest version, if the plan would be the same there.
-
-        A stream commits many times by one plan: what has been committed since is not looked at
-        each time, as long as the table is what the plan was made for.
-        """
-        state = table.state()
-        if state.protocol == self.protocol and state.metadata == self.metadata:
-            return self.plan
-        if self.plan.control and state.metadata == self.plan.metadata:
-            # An earlier batch has added the columns.
-            return replace(self.plan, control=())
-        table.start_from(self.version)
-        return self.plan
-
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete the files of all tasks that ended; vacuum finds those of the others."""
-        self.plan.undo(_all(messages))
+        """Delete the files of the tasks that ended, where another failed; vacuum finds the rest."""
+        if any(one is None for one in messages):
+            self.plan.undo(_all(messages))
 
 
 def _all(messages: list[WriterCommitMessage | None]) -> list[AddFile]:
@@ -210,7 +202,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _app_id(given: SourceOptions) -> str:
-    """What a query is known by across its restarts: its own name for it, or its checkpoint."""
+    """What a query is known by across its restarts: its own name for it, or Spark's.
+
+    Spark's is in the checkpoint. Its location would not do: a query that begins anew there, because
+    somebody deleted the checkpoint, counts its batches from zero and would write nothing.
+    """
     named = given.text("txnAppId")
     if named is not None:
         return named
@@ -221,4 +217,12 @@ def _app_id(given: SourceOptions) -> str:
             why="A batch is written exactly once by the name of its query and its number",
             fix='Add .option("checkpointLocation", ...), or a name by .option("txnAppId", ...)',
         )
-    return "checkpoint:" + hashlib.sha256(checkpoint.rstrip("/").encode()).hexdigest()
+    try:
+        storage = open_storage(normalise_location(checkpoint), given.storage_options)
+        return str(json.loads(storage.get("metadata"))["id"])
+    except (DeltaLakeDbError, ValueError, LookupError, TypeError) as error:
+        raise ConfigurationError(
+            f"The name of this query cannot be read from its checkpoint {checkpoint!r}",
+            why=str(error),
+            fix='Add .option("txnAppId", ...): a name of its own, another one for each query',
+        ) from error

@@ -1,15 +1,17 @@
 """`readStream`: a table is followed, version by version, file by file.
 
-An offset says how far a query has come: all files of the versions up to `version` are done, and
-`index` files of what comes next. What comes first is the table as it was when the query began
-(`snapshot`), unless it starts at a version or time of the log. What an offset means never changes,
-because history does not: a query that is restarted reads exactly what it would have read.
+An offset says where a query began, and how far it has come: all files of the versions up to
+`version` are done, and `index` files of what comes next. What comes first is the table as it was
+when the query began (`snapshot`), unless it starts after a version of the log. What an offset means
+never changes, because history does not: a query that is restarted reads exactly what it would have
+read. Spark asks a query that died in its first batch for its beginning once more, when the table
+may have moved on: what counts is the beginning that the end of that batch knows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -22,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from deltalakedb.actions import AddFile, Metadata, RemoveFile
+from deltalakedb.actions.datatypes import StructType
 from deltalakedb.errors import ConfigurationError, SourceChangedError
 from deltalakedb.snapshot.listing import DEFAULT_COLUMNS
 from deltalakedb.spark.datasource import FileGroup, ReadPlan, groups
@@ -30,36 +33,68 @@ from deltalakedb.spark.stream_files import files_of_adds
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from deltalakedb.lake import Lake
     from deltalakedb.spark.source_options import SourceOptions
     from deltalakedb.table import Table
 
-_NO_SNAPSHOT: Final = -1
+_BEFORE: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """How far a query has come."""
+    """Where a query began, and how far it has come."""
 
+    began: int
+    snapshot: bool
+    """Whether it began with the table as it was at version `began`, or with what came after it."""
     version: int
     index: int = 0
-    snapshot: int = _NO_SNAPSHOT
+
+    @classmethod
+    def first(cls, began: int, *, snapshot: bool) -> Offset:
+        """That of a query that has read nothing."""
+        return cls(began, snapshot, _BEFORE if snapshot else began)
 
     @classmethod
     def read(cls, given: dict[str, Any]) -> Offset:
         """From Spark's checkpoint."""
-        return cls(int(given["version"]), int(given["index"]), int(given["snapshot"]))
+        return cls(
+            int(given["began"]),
+            bool(given["snapshot"]),
+            int(given["version"]),
+            int(given["index"]),
+        )
 
     def to_dict(self) -> dict[str, int]:
         """For Spark's checkpoint."""
-        return {"version": self.version, "index": self.index, "snapshot": self.snapshot}
+        return {
+            "began": self.began,
+            "snapshot": int(self.snapshot),
+            "version": self.version,
+            "index": self.index,
+        }
+
+    @property
+    def in_snapshot(self) -> bool:
+        """Whether the snapshot has not been read to its end."""
+        return self.snapshot and self.version == _BEFORE
+
+    def after(self, version: int) -> Offset:
+        """When all of a version is done."""
+        return replace(self, version=version, index=0)
+
+    def same_query(self, end: Offset) -> Offset:
+        """This offset, or the beginning of the query that a later one is of."""
+        if (self.began, self.snapshot) == (end.began, end.snapshot):
+            return self
+        return Offset.first(end.began, snapshot=end.snapshot)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows a table."""
 
-    def __init__(self, given: SourceOptions) -> None:
+    def __init__(self, given: SourceOptions, schema: StructType) -> None:
         self._given = given
+        self._schema = schema
         self._until: int | None = None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
@@ -79,15 +114,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             table = lake.table(given.table)
             head = table.snapshot().version
             if version is not None and version.lower() == "latest":
-                return Offset(head).to_dict()
+                return Offset.first(head, snapshot=False).to_dict()
             if version is not None:
                 first = given.number("startingVersion")
                 assert first is not None  # noqa: S101 - it was there a moment ago
                 table.snapshot(first)
-                return Offset(first - 1).to_dict()
+                return Offset.first(first - 1, snapshot=False).to_dict()
             if moment is not None:
-                return Offset(_first_since(table, moment) - 1).to_dict()
-            return Offset(_NO_SNAPSHOT, 0, head).to_dict()
+                since = _first_since(table, moment)
+                return Offset.first(since - 1, snapshot=False).to_dict()
+            return Offset.first(head, snapshot=True).to_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
         """What `maxFilesPerTrigger` or `maxBytesPerTrigger` say."""
@@ -110,12 +146,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with self._given.open() as lake:
             table = lake.table(self._given.table)
             reached = begin
-            for unit in self._units(lake, table, begin):
+            for unit in self._units(table, begin):
                 taken = room.take(unit.files["size_bytes"].to_pylist())
                 if taken < unit.files.num_rows:
-                    return Offset(
-                        unit.before.version, unit.before.index + taken, unit.before.snapshot
-                    ).to_dict()
+                    return replace(unit.before, index=unit.before.index + taken).to_dict()
                 reached = unit.after
             return reached.to_dict()
 
@@ -123,13 +157,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The files between two offsets, in groups."""
         import pyarrow as pa
 
-        first, last = Offset.read(start), Offset.read(end)
+        last = Offset.read(end)
+        first = Offset.read(start).same_query(last)
         found: list[pa.Table] = []
         with self._given.open() as lake:
             table = lake.table(self._given.table)
             plan = ReadPlan.of(table.snapshot())
-            for unit in self._units(lake, table, first):
-                if unit.before.version == last.version and unit.before.snapshot == last.snapshot:
+            for unit in self._units(table, first):
+                if unit.before.version == last.version:
                     found.append(unit.files.slice(0, last.index - unit.before.index))
                     break
                 found.append(unit.files)
@@ -145,18 +180,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing has to be kept or freed."""
 
-    def _units(self, _lake: Lake, table: Table, begin: Offset) -> Iterator[_Unit]:
+    def _units(self, table: Table, begin: Offset) -> Iterator[_Unit]:
         """What comes after an offset: the rest of the snapshot or version, then one by one."""
         offset = begin
-        if offset.snapshot != _NO_SNAPSHOT:
-            files = table.snapshot(offset.snapshot).files(columns=DEFAULT_COLUMNS)
-            after = Offset(offset.snapshot)
+        if offset.in_snapshot:
+            listed = table.snapshot(offset.began).files(columns=DEFAULT_COLUMNS)
+            # Listings have any order, and an offset says how many files are done.
+            files = listed.sort_by([("path", "ascending"), ("dv_id", "ascending")])
+            after = offset.after(offset.began)
             yield _Unit(offset, after, files.slice(offset.index))
             offset = after
         head = table.snapshot().version if self._until is None else self._until
         while offset.version < head:
             version = offset.version + 1
-            after = Offset(version)
+            after = offset.after(version)
             files = self._added(table, version)
             yield _Unit(offset, after, files.slice(offset.index))
             offset = after
@@ -174,18 +211,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not allowed:
                 raise _changed(table, version, deleted=not adds)
         for action in actions:
-            if isinstance(action, Metadata) and version > 0:
+            if isinstance(action, Metadata):
                 self._check_columns(table, version, action)
         return files_of_adds(adds, version)
 
     def _check_columns(self, table: Table, version: int, after: Metadata) -> None:
-        before = table.snapshot(version - 1).schema
-        if before != after.schema:
-            raise SourceChangedError(
-                f"The columns of table {table.name!r} changed in version {version}",
-                why="A query has the columns that the table had when it began",
-                fix="Start the query again: it goes on from where it was, with the new columns",
-            )
+        """Refuse rows with columns that the query does not have; those it has may come later."""
+        for column in after.schema.fields:
+            known = self._schema.get(column.name)
+            if known is None or known.type != column.type:
+                raise SourceChangedError(
+                    f"Column {column.name!r} of table {table.name!r} is new or another one since "
+                    f"version {version}",
+                    why="A query has the columns that the table had when it was started",
+                    fix="Start the query again: it goes on from where it was, with the new columns",
+                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,80 @@
+"""`format("deltalakedb")` whose processes die where a test wants them to.
+
+Points are counted in one process: of a task, after its rows are staged; of the commit, at every
+statement and at every write of the object store, and after all of it.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from deltalakedb.spark.datasource import DeltaLakeDbSource
+from deltalakedb.spark.source_writer import StreamWriter, Target
+from deltalakedb.store.url import parse_url
+from points import Points
+
+TASK, COMMIT = "task", "commit"
+
+
+class DyingSource(DeltaLakeDbSource):
+    """Options: `labels` (a file), `dieIn` (task or commit), `at` (a point by its number or name);
+    `session` takes all processes along.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "dying"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        given = self._given
+        target = Target.planned(given, schema, overwrite=overwrite)
+        return _DyingWriter(target)
+
+
+class _DyingWriter(StreamWriter):
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        staged = super().write(iterator)
+        points = self._points(TASK)
+        points.reach("staged")
+        return staged
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        points = self._points(COMMIT)
+        points.watch_statements(parse_url(self._target.given.catalog).engine)
+        points.watch_storage(writes_only=True)
+        points.reach("commit begins")
+        super().commit(messages, batchId)
+        points.reach("committed")
+        # The process may be used again.
+        points.disarm()
+
+    def _points(self, place: str) -> Points:
+        given = self._target.given
+        text = given.text("at") or "" if given.text("diein") == place else ""
+        at = int(text) if text.isdigit() else text
+        kind = _WithSession if given.flag("session") else Points
+        points = kind(at, Path(given.text("labels") or "/dev/null"))
+        points.arm()
+        return points
+
+
+class _WithSession(Points):
+    def die(self) -> None:
+        kill_session(os.getsid(0))
+
+
+def kill_session(session: int) -> None:
+    """End every process of a session with SIGKILL: Java, and all its Pythons; this one last."""
+    found = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    ours = os.getpid()
+    for pid in sorted(found, key=lambda one: one == ours):
+        try:
+            if os.getsid(pid) == session:
+                os.kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
