@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from deltalakedb.errors import (
     CommitOutcomeUnknownError,
     ConfigurationError,
+    DeltaLakeDbError,
     MirrorError,
     TableExistsError,
     TableExportedError,
@@ -448,10 +449,15 @@ class Lake:
         transaction = Transaction(self.store, self._committer, self.mirror, self._find)
         try:
             yield transaction
+        except BaseException:
+            transaction.discard()
+            raise
+        try:
             transaction.commit()
         except CommitOutcomeUnknownError:
             raise
-        except BaseException:
+        except DeltaLakeDbError:
+            # Any other interruption may come after the commit, whose files these are then.
             transaction.discard()
             raise
 

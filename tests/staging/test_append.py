@@ -467,3 +467,17 @@ def test_rows_are_written_to_an_object_store(
     assert {key for key in left if "_delta_log" not in key} == {
         key for key in before if "_delta_log" not in key
     }
+
+
+def test_an_interruption_after_the_commit_deletes_nothing(inline: Lake, tmp_path: Path) -> None:
+    table = new(inline, tmp_path)
+
+    def interrupt(step: str) -> None:
+        if step == "committed":
+            raise KeyboardInterrupt
+
+    inline._committer._step = interrupt
+    with pytest.raises(KeyboardInterrupt), inline.transaction() as tx:
+        tx.table("t").append(ROWS)
+    inline._committer._step = None
+    assert rows(table.snapshot().to_arrow()) == rows(ROWS)
