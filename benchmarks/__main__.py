@@ -13,7 +13,10 @@ from pathlib import Path
 
 from benchmarks.harness import Report
 
-SCENARIOS = ("commits", "reading", "reading-curve", "checkpoints", "importing", "mirroring")
+SCENARIOS = (
+    *("commits", "reading", "reading-curve", "checkpoints", "importing", "mirroring"),
+    *("spark-scan", "spark-writing", "spark-changes", "spark-tables"),
+)
 
 
 def main() -> int:

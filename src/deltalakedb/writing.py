@@ -28,9 +28,10 @@ from deltalakedb.snapshot.row_filter import row_filter
 from deltalakedb.snapshot.where import parse_where
 from deltalakedb.staging.constraints import ENFORCED
 from deltalakedb.staging.fit import new_columns
+from deltalakedb.staging.layout import StagePlan
 from deltalakedb.staging.sinks import Sinks
 from deltalakedb.staging.sources import source_of
-from deltalakedb.staging.stage import StagePlan, stage
+from deltalakedb.staging.stage import stage
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.change_table import add_columns, replace_columns
 

@@ -25,8 +25,9 @@ from deltalakedb.errors import ConfigurationError, UnsupportedFeatureError
 from deltalakedb.snapshot.dataset import open_dataset
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.snapshot.where import parse_where
+from deltalakedb.staging.layout import StagePlan
 from deltalakedb.staging.sinks import Sinks
-from deltalakedb.staging.stage import StagePlan, stage
+from deltalakedb.staging.stage import stage
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.writing import Written, partition_test, remove_of, rows_of_files, stage_plan
 

@@ -18,6 +18,7 @@ from deltalakedb.actions.properties import TableProperties
 from deltalakedb.cloning import absolute_path, is_absolute
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.snapshot.data_files import descriptor_of
+from deltalakedb.staging.layout import STAGING_FOLDER
 from deltalakedb.storage import normalise_location, open_storage
 
 if TYPE_CHECKING:
@@ -151,4 +152,7 @@ def _hidden_names(key: str) -> Iterator[bool]:
     for i, name in enumerate(key.split("/")):
         if i == 0 and name == _CHANGE_DATA:
             continue
+        if i == 0 and name.startswith(STAGING_FOLDER):
+            # All of it is what a write that died has left.
+            return
         yield name.startswith((".", "_")) and "=" not in name

@@ -106,7 +106,7 @@ def z_order(
     ordered = ordered.repartitionByRange(count, *partitions, F.col(order))
     ordered = ordered.sortWithinPartitions(*partitions, order).drop(order)
     plan = bin_of(snapshot, files, rows[:1], target_bytes).plan
-    adds = stage_frame(ordered, plan)
+    adds = stage_frame(ordered, plan, sized=True)
     try:
         return commit_optimize(
             table, snapshot, rows, adds, considered=len(rows), where=where, columns=names

@@ -18,11 +18,13 @@ from deltalakedb.actions.partition import decode_path
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.actions.schema import schema_to_json
 from deltalakedb.errors import ConstraintViolatedError, DeltaLakeDbError
+from deltalakedb.spark.native import stage_natively
 from deltalakedb.spark.sending import receive_add, receive_error, send_add, send_error
 from deltalakedb.staging.constraints import invariants
 from deltalakedb.staging.fit import fit
+from deltalakedb.staging.layout import StagePlan
 from deltalakedb.staging.sinks import Sinks
-from deltalakedb.staging.stage import StagePlan, Stager, stage
+from deltalakedb.staging.stage import Stager, stage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,8 +62,20 @@ def frame_source(frame: DataFrame) -> FrameSource:
     return FrameSource(frame)
 
 
-def stage_frame(frame: DataFrame, plan: StagePlan) -> list[AddFile]:
-    """Write the rows of a DataFrame as data files; the actions that add them."""
+def stage_frame(frame: DataFrame, plan: StagePlan, *, sized: bool = False) -> list[AddFile]:
+    """Write the rows of a DataFrame as data files; the actions that add them.
+
+    By Spark's own writer where that can do it, which is the fastest way. It makes one file of what
+    a task has, so it is not used where somebody asked for a size, unless tasks are `sized`.
+    """
+    from pyspark.errors import PySparkException
+
+    try:
+        native = stage_natively(frame, plan, sized=sized)
+    except PySparkException as error:
+        raise _refused(error, plan.table) from error
+    if native is not None:
+        return native
     return _collected(frame, plan, lambda batches: (stage(plan, batches), []))[0]
 
 

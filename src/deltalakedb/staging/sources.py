@@ -8,7 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from deltalakedb.errors import ConfigurationError
-from deltalakedb.staging.stage import StagePlan, stage
+from deltalakedb.staging.layout import StagePlan
+from deltalakedb.staging.stage import stage
 
 if TYPE_CHECKING:
     import pyarrow as pa

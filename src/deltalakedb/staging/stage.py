@@ -6,49 +6,22 @@ process: all that it needs to know of a table is in a `StagePlan`.
 
 from __future__ import annotations
 
-import time
-import uuid
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from deltalakedb.actions import AddFile, Metadata
-from deltalakedb.actions.arrow import schema_to_arrow
-from deltalakedb.actions.datatypes import VARIANT, VOID, StructType, physical_name
-from deltalakedb.actions.partition import encode_partition_value, encode_path, partition_directory
-from deltalakedb.actions.properties import TableProperties
-from deltalakedb.errors import StorageError, UnsupportedFeatureError
-from deltalakedb.staging.constraints import Constraints
-from deltalakedb.staging.counting import Counter, Covered, check_required
-from deltalakedb.staging.fit import Fit, fit, nullable, whole
+from deltalakedb.actions import AddFile
+from deltalakedb.errors import StorageError
+from deltalakedb.staging.counting import Counter, check_required
+from deltalakedb.staging.fit import Fit, fit, whole
+from deltalakedb.staging.layout import Layout, StagePlan
 from deltalakedb.staging.partitions import PartitionKey, by_partition
 from deltalakedb.staging.sinks import Sinks
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TARGET_FILE_BYTES: Final = 128 * 1024 * 1024
 _MOST_OPEN_FILES: Final = 64
 _ROW_GROUP_ROWS: Final = 1_000_000
-_CODECS: Final = {"uncompressed": "none", "lz4_raw": "lz4"}
-
-
-@dataclass(frozen=True, slots=True)
-class StagePlan:
-    """What writing files of a table takes: where to, by which metadata, how large."""
-
-    table: str
-    location: str
-    metadata: Metadata
-    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    target_bytes: int = TARGET_FILE_BYTES
-    data_change: bool = True
-    conditions: Mapping[str, str] = field(default_factory=dict)
-    """What every row has to fulfil, beside the constraints of the table."""
-    enforce: bool = True
-    """Whether constraints are checked here; Spark has done so by itself."""
-    folder: str = ""
-    """A folder below the table, for files that are no data files (change data)."""
 
 
 def stage(plan: StagePlan, batches: Iterable[pa.RecordBatch]) -> list[AddFile]:
@@ -68,7 +41,7 @@ class Stager:
 
     def __init__(self, plan: StagePlan) -> None:
         self._plan = plan
-        self._layout = _Layout(plan)
+        self._layout = Layout(plan)
         self._sinks = Sinks(plan.location, plan.storage_options)
         self._open: dict[PartitionKey, _OpenFile] = {}
         self._done: list[AddFile] = []
@@ -121,88 +94,13 @@ class Stager:
         size = file.close()
         if not file.counter.rows:
             return
-        self._done.append(
-            AddFile(
-                path=encode_path(file.key),
-                partition_values=self._layout.partition_values(values),
-                size=size,
-                modification_time=time.time_ns() // 1_000_000,
-                data_change=self._plan.data_change,
-                stats=file.counter.stats(),
-            )
-        )
-
-
-class _Layout:
-    """Names, schemas and properties of the files of a table."""
-
-    def __init__(self, plan: StagePlan) -> None:
-        metadata = plan.metadata
-        properties = TableProperties(metadata.configuration)
-        self.schema = metadata.schema
-        _check_writable(self.schema, plan.table)
-        self.partition_columns = [
-            self.schema.field(name).name for name in metadata.partition_columns
-        ]
-        self._partition_types = {
-            name: self.schema.field(name).type for name in self.partition_columns
-        }
-        self._physical = {
-            name: physical_name(self.schema.field(name)) for name in self.partition_columns
-        }
-        self.constraints = (
-            Constraints(metadata, plan.table, plan.conditions) if plan.enforce else None
-        )
-        self.covered = Covered(self.schema, self.partition_columns, metadata.configuration)
-        data = StructType(
-            tuple(f for f in self.schema.fields if f.name not in self._partition_types)
-        )
-        self.data_columns = data.names
-        self.file_schema = nullable(schema_to_arrow(data, physical=True), ids=True)
-        codec = properties.compression_codec.lower()
-        self.codec = _CODECS.get(codec, codec)
-        self._suffix = "" if self.codec == "none" else f".{self.codec}"
-        self._prefix_length = (
-            properties.random_prefix_length if properties.randomize_file_prefixes else 0
-        )
-        self._folder = plan.folder
-        self._by_directory = properties.column_mapping_mode == "none" and not self._prefix_length
-
-    def new_key(self, values: PartitionKey) -> str:
-        """The name of a new file, which nobody else has."""
-        unique = uuid.uuid4()
-        parts = [self._folder] if self._folder else []
-        if self._prefix_length:
-            parts.append(uuid.uuid4().hex[: self._prefix_length])
-        elif self.partition_columns and self._by_directory:
-            given = dict(zip(self.partition_columns, values, strict=True))
-            parts.append(partition_directory(given, self._partition_types))
-        parts.append(f"part-{unique}{self._suffix}.parquet")
-        return "/".join(parts)
-
-    def partition_values(self, values: PartitionKey) -> dict[str, str | None]:
-        """As `add.partitionValues` has them: by physical name."""
-        return {
-            self._physical[name]: encode_partition_value(value, self._partition_types[name])
-            for name, value in zip(self.partition_columns, values, strict=True)
-        }
-
-
-def _check_writable(schema: StructType, table: str) -> None:
-    for inner in schema.all_fields():
-        if inner.type in (VARIANT, VOID):
-            raise UnsupportedFeatureError(
-                f"Rows of table {table!r} cannot be written",
-                why=f"Column {inner.name!r} has the type {inner.type}, which this release only "
-                "reads",
-                fix="Write it with another engine, and adopt what that has committed",
-            )
+        self._done.append(self._layout.add(file.key, values, size, file.counter.stats()))
 
 
 class _OpenFile:
     """A Parquet file that rows go into."""
 
-    def __init__(self, key: str, sinks: Sinks, layout: _Layout) -> None:
+    def __init__(self, key: str, sinks: Sinks, layout: Layout) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 

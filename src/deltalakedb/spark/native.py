@@ -1,0 +1,304 @@
+"""Spark's own writer makes the data files, where it can make them as the table needs them.
+
+It writes to a folder of its own inside the table's location, which no reader looks into. What is
+there when the job has ended is moved to where the table keeps its files; statistics come from the
+footers. Nothing of it is visible before the commit. A job that fails leaves nothing; of a driver
+that dies a folder stays behind, and vacuum finds it.
+
+What it cannot do is left to the staging function, which can do everything: object stores, sizes of
+files that somebody asked for, column mapping, conversions of values, odd types of partitions.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+from deltalakedb.actions.datatypes import (
+    ArrayType,
+    ColumnPath,
+    DataType,
+    DecimalType,
+    MapType,
+    StructType,
+)
+from deltalakedb.actions.partition import NULL_DIRECTORY, decode_partition_value
+from deltalakedb.actions.properties import TableProperties
+from deltalakedb.errors import ConstraintViolatedError, StorageError
+from deltalakedb.spark.scan import quoted, spark_types
+from deltalakedb.staging.constraints import invariants
+from deltalakedb.staging.footers import FooterStatistics
+from deltalakedb.staging.layout import STAGING_FOLDER, TARGET_FILE_BYTES, Layout, StagePlan
+from deltalakedb.storage import local_path, normalise_location
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from deltalakedb.actions import AddFile
+
+_CODECS: Final = {"none": "none", "snappy": "snappy", "zstd": "zstd", "gzip": "gzip"}
+_TYPES: Final = frozenset(
+    {"string", "binary", "boolean", "byte", "short", "integer", "long", "float", "double"}
+    | {"date", "timestamp", "timestamp_ntz"}
+)
+# Their text in the name of a directory is the text in the log.
+_PARTITION_TYPES: Final = frozenset(
+    {"string", "boolean", "byte", "short", "integer", "long", "date"}
+)
+_WIDER: Final = {
+    "smallint": {"tinyint"},
+    "int": {"tinyint", "smallint"},
+    "bigint": {"tinyint", "smallint", "int"},
+    "double": {"float"},
+}
+_TIMESTAMPS: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+# What decides how values become bytes, and what it has to be.
+_NEEDED: Final = {
+    "spark.sql.parquet.writeLegacyFormat": "false",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.fieldId.write.enabled": "true",
+}
+_THREADS: Final = 8
+
+
+def stage_natively(
+    frame: DataFrame, plan: StagePlan, *, sized: bool = False
+) -> list[AddFile] | None:
+    """Write the rows of a DataFrame; None where Spark's writer is not the one to do it."""
+    if plan.target_bytes != TARGET_FILE_BYTES and not sized:
+        return None
+    folder = _folder(frame, plan)
+    if folder is None:
+        return None
+    layout = Layout(plan)
+    chosen = _projected(frame, layout)
+    if chosen is None:
+        return None
+    staged = folder / f"{STAGING_FOLDER}{uuid.uuid4().hex}"
+    moved: list[Path] = []
+    try:
+        with _timestamps_as_micros(frame.sparkSession):
+            writer = chosen.write.option("compression", _CODECS[layout.codec])
+            if layout.partition_columns:
+                writer = writer.partitionBy(*layout.partition_columns)
+            # A path and no URI: Hadoop would take percent signs for themselves.
+            writer.parquet(f"file:{staged}")
+        return _taken_over(staged, folder, layout, plan.table, moved)
+    except BaseException:
+        for path in moved:
+            path.unlink(missing_ok=True)
+        raise
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+# --- whether it can be done ---------------------------------------------------------------
+
+
+def _folder(frame: DataFrame, plan: StagePlan) -> Path | None:
+    """The table's folder on this machine, where Spark writes to it as everybody does."""
+    if getattr(frame, "_jdf", None) is None or plan.folder:
+        # A remote Spark has disks of its own; change data are no rows of the table.
+        return None
+    if plan.enforce and _has_conditions(plan):
+        return None
+    properties = TableProperties(plan.metadata.configuration)
+    if properties.column_mapping_mode != "none":
+        return None
+    settings = frame.sparkSession.conf
+    if any(str(settings.get(key)).lower() != value.lower() for key, value in _NEEDED.items()):
+        return None
+    return local_path(normalise_location(plan.location))
+
+
+def _has_conditions(plan: StagePlan) -> bool:
+    constraints = TableProperties(plan.metadata.configuration).constraints
+    return bool(constraints or plan.conditions or list(invariants(plan.metadata.schema)))
+
+
+def _projected(frame: DataFrame, layout: Layout) -> DataFrame | None:
+    """The columns of the table, as they are; None where values would have to be converted."""
+    from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+    if layout.codec not in _CODECS or not all(_is_plain(f.type) for f in layout.schema.fields):
+        return None
+    if any(
+        str(layout.schema.field(n).type) not in _PARTITION_TYPES for n in layout.partition_columns
+    ):
+        return None
+    required = layout.covered.required
+    if not all(_never_null(frame.schema, p) or _is_checked(p, layout) for p in required):
+        return None
+    there = {field.name.lower(): field for field in frame.schema.fields}
+    types = spark_types(layout.schema)
+    columns = []
+    for wanted in layout.schema.fields:
+        kind = types[wanted.name]
+        found = there.get(wanted.name.lower())
+        if found is None:
+            column = F.lit(None).cast(kind)
+        else:
+            before, after = found.dataType.simpleString(), kind.simpleString()
+            column = F.col(quoted(found.name))
+            if before in ("void", *_WIDER.get(after, ())):
+                column = column.cast(kind)
+            elif before != after:
+                return None
+        columns.append(column.alias(wanted.name, metadata={}))
+    return frame.select(*columns)
+
+
+def _is_plain(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return bool(kind.fields) and all(_is_plain(field.type) for field in kind.fields)
+    if isinstance(kind, ArrayType):
+        return _is_plain(kind.element_type)
+    if isinstance(kind, MapType):
+        return _is_plain(kind.key_type) and _is_plain(kind.value_type)
+    return isinstance(kind, DecimalType) or str(kind) in _TYPES
+
+
+def _never_null(struct: Any, path: ColumnPath) -> bool:
+    """Whether Spark knows that a field has a value wherever the struct around it is there."""
+    found = [field for field in struct.fields if field.name.lower() == path[0].lower()]
+    if len(path) > 1:
+        return bool(found) and _never_null(found[0].dataType, path[1:])
+    return bool(found) and not found[0].nullable
+
+
+def _is_checked(path: ColumnPath, layout: Layout) -> bool:
+    """Whether a footer tells if a column that is NOT NULL has nulls."""
+    if len(path) > 1 or path[0] in layout.partition_columns:
+        return False
+    return not isinstance(layout.schema.field(path[0]).type, (StructType, ArrayType, MapType))
+
+
+_writing: Counter[int] = Counter()
+_before: dict[int, str | None] = {}
+_lock = threading.Lock()
+
+
+@contextmanager
+def _timestamps_as_micros(spark: SparkSession) -> Iterator[None]:
+    """Timestamps as the protocol has them, while any write of ours is under way."""
+    key, wanted = _TIMESTAMPS
+    session = id(spark)
+    with _lock:
+        if not _writing[session]:
+            _before[session] = spark.conf.get(key)
+            spark.conf.set(key, wanted)
+        _writing[session] += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _writing[session] -= 1
+            if not _writing[session]:
+                before = _before.pop(session)
+                spark.conf.set(key, before) if before is not None else spark.conf.unset(key)
+
+
+# --- what it has written ------------------------------------------------------------------
+
+
+def _taken_over(
+    staged: Path, folder: Path, layout: Layout, table: str, moved: list[Path]
+) -> list[AddFile]:
+    """Move the files of a job to their places; the actions that add them."""
+    data = StructType(
+        tuple(f for f in layout.schema.fields if f.name not in layout.partition_columns)
+    )
+    statistics = FooterStatistics(layout.covered, data)
+
+    def take(path: Path) -> AddFile | None:
+        import pyarrow.parquet as pq
+
+        footer = pq.read_metadata(path)
+        if not footer.num_rows:
+            return None
+        _check_required(path, footer, statistics, layout, table)
+        values = _values(path.relative_to(staged).parts[:-1], layout)
+        key = layout.new_key(values)
+        target = folder / key
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(target)
+        moved.append(target)
+        _to_disk(target)
+        return layout.add(key, values, target.stat().st_size, statistics.stats(footer))
+
+    try:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            found = [add for add in pool.map(take, _files(staged)) if add is not None]
+        for parent in {parent for path in moved for parent in _between(path, folder)}:
+            _to_disk(parent)
+    except OSError as error:
+        raise StorageError(
+            f"Files of table {table!r} cannot be taken over from {staged}",
+            why=str(error),
+            fix="Check that the disk has room and that you may write there; nothing of this write "
+            "is visible",
+        ) from error
+    return found
+
+
+def _files(staged: Path) -> Iterator[Path]:
+    for path in sorted(staged.rglob("*.parquet")):
+        if not path.name.startswith((".", "_")):
+            yield path
+
+
+def _between(path: Path, folder: Path) -> Iterator[Path]:
+    """The folders from a file up to that of the table."""
+    for parent in path.parents:
+        yield parent
+        if parent == folder:
+            return
+
+
+def _to_disk(path: Path) -> None:
+    """A commit must not outlive its files."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _values(directories: tuple[str, ...], layout: Layout) -> tuple[Any, ...]:
+    """The values of the partition columns from the names of Spark's directories."""
+    found = []
+    for name, directory in zip(layout.partition_columns, directories, strict=True):
+        text = directory.partition("=")[2]
+        value = None if text == NULL_DIRECTORY else unquote(text)
+        found.append(decode_partition_value(value, layout.schema.field(name).type))
+    return tuple(found)
+
+
+def _check_required(
+    path: Path, footer: Any, statistics: FooterStatistics, layout: Layout, table: str
+) -> None:
+    """Refuse nulls in columns that are NOT NULL; what is not looked at here cannot have any."""
+    import pyarrow.parquet as pq
+
+    for column in layout.covered.required:
+        if not _is_checked(column, layout):
+            continue
+        nulls = statistics.nulls(footer, column)
+        if nulls is None:
+            # Its texts are too long for statistics.
+            nulls = pq.read_table(path, columns=list(column), partitioning=None)[0].null_count
+        if nulls:
+            raise ConstraintViolatedError(
+                f"Column {column[0]!r} of table {table!r} is NOT NULL, and {nulls} of the rows to "
+                "be written have no value for it",
+                fix="Fill the column, or leave those rows out",
+            )

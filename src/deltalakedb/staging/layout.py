@@ -1,0 +1,121 @@
+"""What writing files of a table takes, and what they look like: names, columns, statistics."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from deltalakedb.actions import AddFile, Metadata
+from deltalakedb.actions.arrow import schema_to_arrow
+from deltalakedb.actions.datatypes import VARIANT, VOID, StructType, physical_name
+from deltalakedb.actions.partition import encode_partition_value, encode_path, partition_directory
+from deltalakedb.actions.properties import TableProperties
+from deltalakedb.errors import UnsupportedFeatureError
+from deltalakedb.staging.constraints import Constraints
+from deltalakedb.staging.counting import Covered
+from deltalakedb.staging.fit import nullable
+from deltalakedb.staging.partitions import PartitionKey
+
+TARGET_FILE_BYTES: Final = 128 * 1024 * 1024
+STAGING_FOLDER: Final = "_deltalakedb_staging_"
+"""What the names of folders inside a table begin with where files are written before they move."""
+_CODECS: Final = {"uncompressed": "none", "lz4_raw": "lz4"}
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """What writing files of a table takes: where to, by which metadata, how large."""
+
+    table: str
+    location: str
+    metadata: Metadata
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    target_bytes: int = TARGET_FILE_BYTES
+    data_change: bool = True
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    """What every row has to fulfil, beside the constraints of the table."""
+    enforce: bool = True
+    """Whether constraints are checked here; Spark has done so by itself."""
+    folder: str = ""
+    """A folder below the table, for files that are no data files (change data)."""
+
+
+class Layout:
+    """Names, schemas and properties of the files of a table."""
+
+    def __init__(self, plan: StagePlan) -> None:
+        metadata = plan.metadata
+        properties = TableProperties(metadata.configuration)
+        self.schema = metadata.schema
+        _check_writable(self.schema, plan.table)
+        self.partition_columns = [
+            self.schema.field(name).name for name in metadata.partition_columns
+        ]
+        self._partition_types = {
+            name: self.schema.field(name).type for name in self.partition_columns
+        }
+        self._physical = {
+            name: physical_name(self.schema.field(name)) for name in self.partition_columns
+        }
+        self.constraints = (
+            Constraints(metadata, plan.table, plan.conditions) if plan.enforce else None
+        )
+        self.covered = Covered(self.schema, self.partition_columns, metadata.configuration)
+        data = StructType(
+            tuple(f for f in self.schema.fields if f.name not in self._partition_types)
+        )
+        self.data_columns = data.names
+        self.file_schema = nullable(schema_to_arrow(data, physical=True), ids=True)
+        codec = properties.compression_codec.lower()
+        self.codec = _CODECS.get(codec, codec)
+        self._suffix = "" if self.codec == "none" else f".{self.codec}"
+        self._prefix_length = (
+            properties.random_prefix_length if properties.randomize_file_prefixes else 0
+        )
+        self._folder = plan.folder
+        self._data_change = plan.data_change
+        self._by_directory = properties.column_mapping_mode == "none" and not self._prefix_length
+
+    def new_key(self, values: PartitionKey) -> str:
+        """The name of a new file, which nobody else has."""
+        unique = uuid.uuid4()
+        parts = [self._folder] if self._folder else []
+        if self._prefix_length:
+            parts.append(uuid.uuid4().hex[: self._prefix_length])
+        elif self.partition_columns and self._by_directory:
+            given = dict(zip(self.partition_columns, values, strict=True))
+            parts.append(partition_directory(given, self._partition_types))
+        parts.append(f"part-{unique}{self._suffix}.parquet")
+        return "/".join(parts)
+
+    def partition_values(self, values: PartitionKey) -> dict[str, str | None]:
+        """As `add.partitionValues` has them: by physical name."""
+        return {
+            self._physical[name]: encode_partition_value(value, self._partition_types[name])
+            for name, value in zip(self.partition_columns, values, strict=True)
+        }
+
+    def add(self, key: str, values: PartitionKey, size: int, stats: str) -> AddFile:
+        """The action that adds a file which has just been written."""
+        return AddFile(
+            path=encode_path(key),
+            partition_values=self.partition_values(values),
+            size=size,
+            modification_time=time.time_ns() // 1_000_000,
+            data_change=self._data_change,
+            stats=stats,
+        )
+
+
+def _check_writable(schema: StructType, table: str) -> None:
+    for inner in schema.all_fields():
+        if inner.type in (VARIANT, VOID):
+            raise UnsupportedFeatureError(
+                f"Rows of table {table!r} cannot be written",
+                why=f"Column {inner.name!r} has the type {inner.type}, which this release only "
+                "reads",
+                fix="Write it with another engine, and adopt what that has committed",
+            )
