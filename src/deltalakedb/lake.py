@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC
 from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -32,7 +33,7 @@ from deltalakedb.transaction import change_table
 from deltalakedb.transaction.commit import Committer
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from datetime import datetime, tzinfo
     from types import TracebackType
 
     from deltalakedb.clock import Clock
@@ -124,13 +125,15 @@ class Lake:
         location: str,
         schema: Any,
         partition_by: Sequence[str] = (),
+        cluster_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
         description: str | None = None,
     ) -> Table:
         """Create a table: version 0, with its protocol and metadata.
 
         `schema` is a pyarrow.Schema, a Spark StructType or Delta schema JSON. A folder that has a
-        `_delta_log` already is refused: `import_table` is for that.
+        `_delta_log` already is refused: `import_table` is for that. With `cluster_by` rows that are
+        alike in these columns will share files, once the table is optimised on Spark.
         """
         place = normalise_location(location)
         _refuse_delta_log(place)
@@ -139,6 +142,7 @@ class Lake:
             place,
             schema,
             partition_by=partition_by,
+            cluster_by=[cluster_by] if isinstance(cluster_by, str) else list(cluster_by),
             properties=properties,
             description=description,
             now=self.store.clock.now_ms(),
@@ -182,6 +186,42 @@ class Lake:
             name=default_name(place) if name is None else name,
             location=place,
             properties=properties,
+            now=self.store.clock.now_ms(),
+        )
+        return self._created(change)
+
+    def convert_table(
+        self,
+        location: str,
+        name: str | None = None,
+        *,
+        partition_schema: Any = None,
+        properties: Mapping[str, str] | None = None,
+        description: str | None = None,
+        zone: tzinfo = UTC,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Table:
+        """Make a table of the Parquet files at a location, where they lie.
+
+        Only footers are read, and no data is written. Names that begin with a dot or underscore
+        are passed over. Where directories are named by partition values, `partition_schema` has
+        those columns with their types (whatever `create_table` takes as a schema); times in these
+        names are in `zone`. A folder with a `_delta_log` is refused: `import_table` is for that.
+        """
+        from deltalakedb.converting import convert_change
+        from deltalakedb.transaction.take_over import default_name
+
+        place = normalise_location(location)
+        change = convert_change(
+            self.open_storage(place),
+            place,
+            name=default_name(place) if name is None else name,
+            storage_options=self.storage_options,
+            partition_schema=partition_schema,
+            properties=properties,
+            description=description,
+            zone=zone,
+            progress=progress,
             now=self.store.clock.now_ms(),
         )
         return self._created(change)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -298,7 +298,9 @@ class Table:
     def set_properties(self, properties: Mapping[str, str]) -> Committed:
         """Set table properties; the protocol is upgraded where one of them needs it."""
         return self.commit_change(
-            change_table.set_properties(self._record, self._base(), properties)
+            change_table.set_properties(
+                self._record, self._base(), properties, lambda: self.snapshot().domain_metadata
+            )
         )
 
     def unset_properties(self, names: Iterable[str], *, if_exists: bool = False) -> Committed:
@@ -310,6 +312,16 @@ class Table:
     def add_columns(self, columns: Any) -> Committed:
         """Add nullable columns at the end: a pyarrow.Schema, Spark StructType or Delta JSON."""
         return self.commit_change(change_table.add_columns(self._record, self._base(), columns))
+
+    def cluster_by(self, columns: Sequence[str]) -> Committed:
+        """Cluster the table by other columns from now on, or by none: `[]`.
+
+        Files are ordered by them when the table is optimised on Spark.
+        """
+        domains = self.snapshot().domain_metadata
+        return self.commit_change(
+            change_table.cluster_by(self._record, self._base(), columns, domains)
+        )
 
     def upgrade_protocol(self, *features: str) -> Committed:
         """Add table features to the protocol."""

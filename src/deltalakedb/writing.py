@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions import Action, AddFile, Metadata, RemoveFile
+from deltalakedb.actions.clustering import reclustered
 from deltalakedb.actions.codec import from_dict
 from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.actions.partition import decode_partition_value, decode_path
@@ -139,8 +140,12 @@ def overwritten(
         "mode": "Overwrite",
         "partitionBy": dumps(list(plan.metadata.partition_columns)),
     }
+    control = plan.control
     try:
         removes, kept, read = _going(plan, adds, snapshot, now=now, dynamic=dynamic)
+        if plan.replaces_schema and snapshot.clustering_columns:
+            domains = snapshot.domain_metadata
+            control += reclustered(snapshot.metadata, plan.metadata, domains)
     except BaseException:
         plan.undo(adds)
         raise
@@ -149,7 +154,7 @@ def overwritten(
     if dynamic:
         parameters["isDynamicPartitionOverwrite"] = "true"
     return Written(
-        actions=(*plan.control, *removes, *kept, *adds),
+        actions=(*control, *removes, *kept, *adds),
         parameters=parameters,
         metrics={**write_metrics([*kept, *adds]), "numRemovedFiles": str(len(removes))},
         undo=lambda: plan.undo([*kept, *adds]),

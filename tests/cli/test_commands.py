@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import deltalakedb
@@ -68,6 +70,14 @@ def test_a_table_is_cloned(command: Command, orders: None) -> None:
     code, _, err = command("clone", "sales.orders", "copy", "--name", "other")
     assert code != 0
     assert "copy already" in err
+
+
+def test_parquet_files_are_converted(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "plain" / "n=1").mkdir(parents=True)
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "plain" / "n=1" / "a.parquet")
+    assert command("convert", "plain")[0] != 0
+    made = as_json(command("convert", "plain", "--partition-schema", "n int", "--json"))
+    assert (made["table"], made["files"]) == ("plain", 1)
 
 
 def test_a_new_catalog_is_migrated_once(command: Command) -> None:

@@ -106,3 +106,54 @@ def test_the_rest_of_the_table(spark: SparkSession, url: str, lake: Lake, tmp_pa
     (newest,) = target.history(1).collect()
     assert (newest.version, newest.operation) == (4, "RESTORE")
     assert newest.operationMetrics["numRestoredFiles"] == "1"
+
+
+def test_a_clustered_table_is_ordered_by_its_columns(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    frame = spark.range(0, 4096, numPartitions=4).selectExpr(
+        "cast(pmod(id * 2654435761, 64) as int) as x",
+        "named_struct('y', concat('y', pmod(id * 40503, 64))) as s",
+        "id",
+    )
+    table = lake.create_table(
+        "clustered",
+        location=str(tmp_path / "t"),
+        schema=frame.schema,
+        cluster_by=["x", "s.y"],
+        properties={"delta.columnMapping.mode": "name"},
+    )
+    table.append(frame)
+    target = DeltaTable.forName(spark, "clustered", catalog=lake)
+    before = sorted(row.id for row in target.toDF().collect())
+    spark.conf.set(
+        "spark.databricks.delta.optimize.maxFileSize", str(table.snapshot().size_bytes // 16)
+    )
+    try:
+        target.optimize().executeCompaction()
+        # What is in order already stays as it is.
+        (again,) = target.optimize().executeCompaction().collect()
+        assert (again.metrics.numFilesRemoved, table.snapshot().version) == (0, 2)
+    finally:
+        spark.conf.unset("spark.databricks.delta.optimize.maxFileSize")
+    assert sorted(row.id for row in target.toDF().collect()) == before
+    files = table.snapshot().num_files
+    assert files > 8
+    for condition in ("x = 5", "s.y = 'y5'"):
+        assert table.snapshot().files(where=condition).num_rows <= files * 0.6
+    listed = table.snapshot().files(columns=["tags", "clustering_provider"]).to_pylist()
+    assert {row["clustering_provider"] for row in listed} == {"liquid"}
+    assert len({json.loads(row["tags"])["ZCUBE_ID"] for row in listed}) == 1
+    assert target.detail().collect()[0].clusteringColumns == ["x", "s.y"]
+    with pytest.raises(ConfigurationError, match="clustered by x"):
+        target.optimize().executeZOrderBy("id")
+    with pytest.raises(ConfigurationError, match="no partitions"):
+        target.optimize().where("x = 1").executeCompaction()
+    target.delete("id < 4000")
+    table.append(spark.range(4).selectExpr("1 as x", "named_struct('y', 'z') as s", "id"))
+    target.optimize().executeCompaction()
+    assert table.snapshot().num_files == 1
+    assert target.toDF().count() == 100
+    info = table.history(1)[0].commit_info
+    assert info is not None
+    assert (info.operation_parameters or {})["clusterBy"] == '["x","s.y"]'

@@ -50,7 +50,7 @@ def test_reading(run: Callable[[str], list[str]]) -> None:
 def test_cloning(run: Callable[[str], list[str]]) -> None:
     lines = run("clone.md")
     rows = [{"id": 1, "day": "2026-11-01"}, {"id": 2, "day": "2026-11-09"}]
-    assert lines[:2] == [f"{rows} 1", "0"]
+    assert lines == [f"{rows} 1", "0", "('id', 'day') 1"]
 
 
 def test_retention(run: Callable[[str], list[str]]) -> None:

@@ -27,6 +27,7 @@ def register(app: typer.Typer) -> None:
     app.command()(create)
     app.command(name="import")(import_table)
     app.command()(clone)
+    app.command()(convert)
     app.command()(show)
     app.command()(files)
     app.command()(history)
@@ -73,6 +74,9 @@ def create(
     partition_by: Annotated[
         list[str] | None, typer.Option(help="A partition column; may be repeated.")
     ] = None,
+    cluster_by: Annotated[
+        list[str] | None, typer.Option(help="A clustering column; may be repeated.")
+    ] = None,
     properties: Annotated[
         list[str] | None,
         typer.Option("--property", metavar="NAME=VALUE", help="A table property."),
@@ -95,6 +99,7 @@ def create(
             location=location,
             schema=read_schema(schema),
             partition_by=partition_by or (),
+            cluster_by=cluster_by or (),
             properties=given,
         )
         _tell(made.snapshot(), made.name, made.location, as_json=as_json)
@@ -152,6 +157,28 @@ def clone(
             source, location, name, version=version, timestamp=timestamp, replace=replace
         )
         _tell(made.snapshot(), made.name, made.location, as_json=as_json)
+
+
+def convert(
+    catalog: Catalog,
+    location: Annotated[str, typer.Argument(help="A folder or prefix with Parquet files.")],
+    *,
+    name: Annotated[str | None, typer.Option(help="The last part of its location, if not.")] = None,
+    partition_schema: Annotated[
+        str | None,
+        typer.Option(help="Columns that directories are named by, e.g. 'day date, n int'."),
+    ] = None,
+    storage_option: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a table of Parquet files where they lie. Only footers are read."""
+    from deltalakedb.cli.schemas import read_schema
+
+    given = None if partition_schema is None else read_schema(partition_schema)
+    with open_lake(catalog, storage_option) as lake, progress_bar("Reading footers") as tell:
+        made = lake.convert_table(location, name, partition_schema=given, progress=tell)
+        snapshot = made.snapshot()
+    _tell(snapshot, made.name, made.location, as_json=as_json)
 
 
 def show(

@@ -220,6 +220,7 @@ def commit_optimize(
     considered: int,
     where: str | None,
     columns: Sequence[str],
+    clustered_by: Sequence[str] = (),
 ) -> Compaction:
     """Commit new files in the place of others; no row has changed."""
     now = table.now_ms()
@@ -244,6 +245,7 @@ def commit_optimize(
             parameters={
                 "predicate": dumps([] if where is None else [where]),
                 "zOrderBy": dumps(list(columns)),
+                "clusterBy": dumps(list(clustered_by)) if clustered_by else None,
                 "auto": False,
             },
             metrics={name: str(value) for name, value in metrics.items()},

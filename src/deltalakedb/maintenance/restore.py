@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from deltalakedb.actions import Action, Metadata
+from deltalakedb.actions import Action, DomainMetadata, Metadata
+from deltalakedb.actions.clustering import DOMAIN as CLUSTERING
 from deltalakedb.actions.partition import decode_path
 from deltalakedb.cloning import is_absolute
 from deltalakedb.errors import ConfigurationError, DataFileMissingError
@@ -77,6 +78,7 @@ def restore(
     metadata = _restored(then.metadata, now.metadata)
     if metadata != now.metadata:
         actions.append(metadata)
+    actions += _domains(now, then)
     moment = table.now_ms()
     actions += [remove_of(row, moment) for row in gone]
     actions += [add_of(row) for row in back]
@@ -127,6 +129,16 @@ def _restored(then: Metadata, now: Metadata) -> Metadata:
     """The metadata of then, but for what must not go back: it says how history itself is kept."""
     kept = {name: now.configuration[name] for name in _KEPT if name in now.configuration}
     return replace(then, configuration={**then.configuration, **kept}, name=now.name)
+
+
+def _domains(now: Snapshot, then: Snapshot) -> list[Action]:
+    """The clustering of then; other domains say what is true of the whole history, or of others."""
+    if not now.clustering_columns and not then.clustering_columns:
+        return []
+    before, after = now.domain_metadata.get(CLUSTERING), then.domain_metadata.get(CLUSTERING)
+    if before == after:
+        return []
+    return [DomainMetadata(CLUSTERING, after or before or "{}", removed=after is None)]
 
 
 def _check_there(snapshot: Snapshot, paths: Iterable[str]) -> None:

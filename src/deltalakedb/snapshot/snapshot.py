@@ -13,7 +13,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions import Metadata, Protocol
-from deltalakedb.actions.features import check_readable
+from deltalakedb.actions.clustering import clustering_paths, dotted
+from deltalakedb.actions.features import check_readable, writer_features
 from deltalakedb.snapshot import listing
 from deltalakedb.snapshot.pages import list_from_pages, stream_pages
 from deltalakedb.snapshot.resolve import check_version, resolve, to_datetime
@@ -99,6 +100,14 @@ class Snapshot:
             )
             check_version(self._store, self.table, self.version)
             return found
+
+    @property
+    def clustering_columns(self) -> tuple[str, ...]:
+        """The columns that rows are clustered by; asked for each time."""
+        if "clustering" not in writer_features(self.protocol):
+            return ()
+        paths = clustering_paths(self.metadata, self.domain_metadata)
+        return tuple(dotted(path) for path in paths or ())
 
     def has_file(self, path: str, dv_id: str | None = None) -> bool:
         """Whether a file is live, spelled as in `files()`.

@@ -10,10 +10,14 @@ import base64
 import json
 import math
 import pickle
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.actions import AddFile
+from deltalakedb.actions.clustering import clustering_paths, dotted
+from deltalakedb.actions.datatypes import ColumnPath
 from deltalakedb.errors import ConfigurationError, DeltaLakeDbError
 from deltalakedb.maintenance.compaction import (
     TARGET_BYTES,
@@ -32,13 +36,17 @@ from deltalakedb.spark.stage import stage_frame
 from deltalakedb.writing import rows_of_files
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from deltalakedb.snapshot import Snapshot
     from deltalakedb.table import Table
 
 _BUCKETS: Final = 256
 _BITS: Final = 8
 _SAMPLED: Final = 200_000
+_PROVIDER: Final = "liquid"
+_CUBE_BYTES: Final = 100 * 1024**3
 
 
 def optimize(
@@ -88,25 +96,13 @@ def z_order(
     target_bytes: int = TARGET_BYTES,
 ) -> Compaction:
     """Write all rows anew, so that rows which are alike in these columns share files."""
-    from pyspark.sql import functions as F  # noqa: N812 - its usual name
-
     snapshot = table.snapshot()
     names = _checked(table, columns)
     files = files_to_optimize(snapshot, where)
     rows = rows_of_files(files)
     if not rows:
         return Compaction(table.name, None, 0, 0, 0, 0, 0, 0)
-    frame = scan_files(spark, snapshot, files)
-    share = _share(rows)
-    curve = _interleaved([_bucket(frame, name, share) for name in names])
-    partitions = [F.col(quoted(name)) for name in snapshot.partition_columns]
-    count = max(1, math.ceil(sum(row["size_bytes"] for row in rows) / target_bytes))
-    order = "__deltalakedb_curve"
-    ordered = frame.withColumn(order, curve)
-    ordered = ordered.repartitionByRange(count, *partitions, F.col(order))
-    ordered = ordered.sortWithinPartitions(*partitions, order).drop(order)
-    plan = bin_of(snapshot, files, rows[:1], target_bytes).plan
-    adds = stage_frame(ordered, plan, sized=True)
+    adds = _ordered(spark, snapshot, files, [(name,) for name in names], target_bytes)
     try:
         return commit_optimize(
             table, snapshot, rows, adds, considered=len(rows), where=where, columns=names
@@ -114,6 +110,88 @@ def z_order(
     except DeltaLakeDbError:
         delete_files(snapshot, adds)
         raise
+
+
+def _ordered(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    files: pa.Table,
+    columns: Sequence[ColumnPath],
+    target_bytes: int,
+) -> list[AddFile]:
+    """Write the rows of files along a curve of columns."""
+    from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+    rows = rows_of_files(files)
+    frame = scan_files(spark, snapshot, files)
+    share = _share(rows)
+    curve = _interleaved([_bucket(frame, path, share) for path in columns])
+    partitions = [F.col(quoted(name)) for name in snapshot.partition_columns]
+    count = max(1, math.ceil(sum(row["size_bytes"] for row in rows) / target_bytes))
+    order = "__deltalakedb_curve"
+    ordered = frame.withColumn(order, curve)
+    ordered = ordered.repartitionByRange(count, *partitions, F.col(order))
+    ordered = ordered.sortWithinPartitions(*partitions, order).drop(order)
+    plan = bin_of(snapshot, files, rows[:1], target_bytes).plan
+    return stage_frame(ordered, plan, sized=True)
+
+
+# --- clustering ---------------------------------------------------------------------------
+
+
+def cluster(
+    spark: SparkSession, table: Table, snapshot: Snapshot, *, target_bytes: int = TARGET_BYTES
+) -> Compaction:
+    """Order the rows of a table by its clustering columns, as far as they are not so yet.
+
+    Rows that were ordered together are a cube, by a tag of their files, as Delta has it. Cubes that
+    are large enough stay; all others are ordered anew, together with what has been added since.
+    """
+    import pyarrow as pa
+
+    paths = clustering_paths(snapshot.metadata, snapshot.domain_metadata) or []
+    names = [dotted(path) for path in paths]
+    found = files_to_optimize(snapshot, None)
+    rows = _unordered(rows_of_files(found), names)
+    if not rows:
+        return Compaction(table.name, None, 0, 0, 0, 0, found.num_rows, 0)
+    files = pa.Table.from_pylist(rows, schema=found.schema)
+    tags = {"ZCUBE_ID": str(uuid.uuid4()), "ZCUBE_ZORDER_BY": json.dumps(names)}
+    adds = [
+        replace(add, clustering_provider=_PROVIDER, tags={**tags, "ZCUBE_ZORDER_CURVE": "zorder"})
+        for add in _ordered(spark, snapshot, files, paths, target_bytes)
+    ]
+    try:
+        return commit_optimize(
+            table,
+            snapshot,
+            rows,
+            adds,
+            considered=found.num_rows,
+            where=None,
+            columns=(),
+            clustered_by=names,
+        )
+    except DeltaLakeDbError:
+        delete_files(snapshot, adds)
+        raise
+
+
+def _unordered(rows: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:
+    """The files to order anew; none where all of them are one cube already, or large ones."""
+    cubes: dict[str | None, list[dict[str, Any]]] = {}
+    for row in rows:
+        tags = {} if row["tags"] is None else json.loads(row["tags"])
+        by = json.loads(tags.get("ZCUBE_ZORDER_BY") or "null")
+        here = row["clustering_provider"] == _PROVIDER and by == names
+        cubes.setdefault(tags.get("ZCUBE_ID") if here else None, []).append(row)
+    small = [
+        files
+        for cube, files in cubes.items()
+        if cube is None or sum(row["size_bytes"] for row in files) < _CUBE_BYTES
+    ]
+    alone = len(small) == 1 and None not in cubes
+    return [] if alone else [row for files in small for row in files]
 
 
 def _checked(table: Table, columns: Sequence[str]) -> list[str]:
@@ -145,14 +223,14 @@ def _share(files: Sequence[dict[str, Any]]) -> float:
     return min(1.0, float(_SAMPLED / sum(known)))
 
 
-def _bucket(frame: DataFrame, name: str, share: float) -> Column:
+def _bucket(frame: DataFrame, path: ColumnPath, share: float) -> Column:
     """Which of 256 ranges with about as many rows each a value lies in; nulls in the first."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    column = F.col(quoted(name))
+    column = F.col(".".join(map(quoted, path)))
     shares = [i / _BUCKETS for i in range(1, _BUCKETS)]
     known = frame.select(column.alias("v")).where("v IS NOT NULL")
-    if frame.schema[name].dataType.typeName() in ("float", "double"):
+    if known.schema["v"].dataType.typeName() in ("float", "double"):
         # NaN has no place among numbers that Python could sort; Spark puts it last, as here.
         known = known.where("NOT isnan(v)")
     if share < 1:

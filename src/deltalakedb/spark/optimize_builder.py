@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from deltalakedb.errors import ConfigurationError
 from deltalakedb.maintenance.compaction import TARGET_BYTES, Compaction
-from deltalakedb.spark.optimize import optimize, z_order
+from deltalakedb.spark.optimize import cluster, optimize, z_order
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,7 +30,19 @@ class DeltaOptimizeBuilder:
         return self
 
     def executeCompaction(self) -> DataFrame:
-        """Make large files of small ones; what was done, in one row."""
+        """Make large files of small ones; what was done, in one row.
+
+        Rows of a table with clustering columns are ordered by them.
+        """
+        snapshot = self._table.snapshot()
+        if snapshot.clustering_columns:
+            if self._where is not None:
+                raise ConfigurationError(
+                    f"Table {self._table.name!r} is clustered, and has no partitions to name",
+                    fix="Leave where() out",
+                )
+            target = self._target_bytes()
+            return self._told(cluster(self._spark, self._table, snapshot, target_bytes=target))
         done = optimize(
             self._spark, self._table, where=self._where, target_bytes=self._target_bytes()
         )
@@ -37,6 +50,13 @@ class DeltaOptimizeBuilder:
 
     def executeZOrderBy(self, *cols: str | list[str] | tuple[str, ...]) -> DataFrame:
         """Write rows anew along a Z-curve of columns; what was done, in one row."""
+        by = self._table.snapshot().clustering_columns
+        if by:
+            raise ConfigurationError(
+                f"Table {self._table.name!r} is clustered by {', '.join(by)}",
+                why="Another order would undo that",
+                fix="Use executeCompaction(), or cluster the table by other columns: cluster_by",
+            )
         names = [name for one in cols for name in ([one] if isinstance(one, str) else one)]
         done = z_order(
             self._spark,

@@ -79,7 +79,7 @@ def planned(spark: SparkSession, metadata: Metadata, where: str) -> Predicate:
 
     Times that name no zone are in that of the session, as they are for Spark.
     """
-    zone = _zone(str(spark.conf.get("spark.sql.session.timeZone")))
+    zone = session_zone(spark)
     if zone is None:
         return Opaque(where)
     return parse_where(where, metadata.schema, metadata.partition_columns, strict=False, zone=zone)
@@ -103,6 +103,11 @@ def scan_files(
         rest = reader.without_deleted(partly, with_position=with_position)
         frame = rest if frame is None else frame.unionByName(rest)
     return reader.read(plain, with_position=with_position) if frame is None else frame
+
+
+def session_zone(spark: SparkSession) -> tzinfo | None:
+    """The time zone of a session; None for one that is unknown here."""
+    return _zone(str(spark.conf.get("spark.sql.session.timeZone")))
 
 
 def _zone(name: str) -> tzinfo | None:

@@ -143,16 +143,20 @@ def _found_or_created(lake: Lake, given: SourceOptions, schema: StructType) -> T
         location = given.text("location")
         if location is None:
             raise
-    by = given.text("partitionBy") or ""
     # Whether a column may be null is a matter of the table, and not of the first rows.
     columns = StructType([StructField(f.name, f.dataType, metadata=f.metadata) for f in schema])
     return lake.create_table(
         given.table,
         location=location,
         schema=columns,
-        partition_by=[name.strip() for name in by.split(",") if name.strip()],
+        partition_by=_names(given.text("partitionBy")),
+        cluster_by=_names(given.text("clusterBy")),
         properties=dict(given.properties),
     )
+
+
+def _names(listed: str | None) -> list[str]:
+    return [name.strip() for name in (listed or "").split(",") if name.strip()]
 
 
 class BatchWriter(DataSourceArrowWriter):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,11 @@ from deltalakedb.spark.dml import delete, update
 from deltalakedb.spark.lakes import lake_of
 from deltalakedb.spark.merge_builder import DeltaMergeBuilder
 from deltalakedb.spark.optimize_builder import DeltaOptimizeBuilder
-from deltalakedb.spark.scan import scan
+from deltalakedb.spark.scan import scan, session_zone
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from deltalakedb.lake import Lake
     from deltalakedb.table import Table
@@ -31,7 +33,8 @@ _HISTORY = (
 )
 _DETAIL = (
     "format string, id string, name string, description string, location string, "
-    "createdAt timestamp, lastModified timestamp, partitionColumns array<string>, numFiles bigint, "
+    "createdAt timestamp, lastModified timestamp, partitionColumns array<string>, "
+    "clusteringColumns array<string>, numFiles bigint, "
     "sizeInBytes bigint, properties map<string,string>, minReaderVersion int, "
     "minWriterVersion int, tableFeatures array<string>"
 )
@@ -87,6 +90,30 @@ class DeltaTable:
         except TableNotFoundError:
             return False
         return True
+
+    @classmethod
+    def convertToDelta(
+        cls,
+        sparkSession: SparkSession,
+        identifier: str,
+        partitionSchema: str | StructType | None = None,
+        *,
+        catalog: str | Lake | None = None,
+        name: str | None = None,
+    ) -> DeltaTable:
+        """Make a table of Parquet files where they lie: "parquet.`path`".
+
+        Partition columns come with their types, as "day date, n int" or as a StructType. The table
+        is called like the last part of the path, unless a name is given.
+        """
+        lake = lake_of(sparkSession, catalog)
+        given: Any = partitionSchema
+        if isinstance(given, str):
+            given = _parsed_ddl(given)
+        zone = session_zone(sparkSession)
+        path = _parquet_path(identifier)
+        table = lake.convert_table(path, name, partition_schema=given, zone=zone or UTC)
+        return cls(sparkSession, lake, table)
 
     # --- reading ---------------------------------------------------------------------------
 
@@ -146,6 +173,7 @@ class DeltaTable:
             None if created is None else datetime.fromtimestamp(created / 1000, UTC),
             snapshot.timestamp,
             list(snapshot.partition_columns),
+            list(snapshot.clustering_columns),
             snapshot.num_files,
             snapshot.size_bytes,
             dict(snapshot.properties),
@@ -295,6 +323,30 @@ class DeltaTable:
             told = (info and info.operation_metrics) or {}
             rows = int(told.get(metric, -1))
         return self._spark.createDataFrame([(rows,)], "num_affected_rows bigint")
+
+
+def _parquet_path(identifier: str) -> str:
+    found = re.fullmatch(r"\s*parquet\s*\.\s*`((?:[^`]|``)+)`\s*", identifier, re.IGNORECASE)
+    if found is None:
+        raise ConfigurationError(
+            f"{identifier!r} names no Parquet files",
+            fix="Write parquet.`path`, with the path of their folder",
+        )
+    return found[1].replace("``", "`")
+
+
+def _parsed_ddl(text: str) -> Any:
+    from pyspark.errors import ParseException
+    from pyspark.sql.types import StructType
+
+    try:
+        return StructType.fromDDL(text)
+    except ParseException as error:
+        raise ConfigurationError(
+            f"{text!r} is no list of partition columns",
+            why=str(error).strip().partition("\n")[0],
+            fix="Write each with its type, e.g. 'day date, n int'",
+        ) from None
 
 
 def _texts(values: Mapping[str, Any] | None) -> dict[str, str] | None:

@@ -9,6 +9,13 @@ from typing import Any
 
 from deltalakedb.actions import Action, Metadata, Protocol
 from deltalakedb.actions.arrow import schema_from_any
+from deltalakedb.actions.clustering import (
+    FEATURE,
+    check_still_covered,
+    clustering_domain,
+    clustering_paths,
+    dotted,
+)
 from deltalakedb.actions.features import protocol_for, required_features, upgrade
 from deltalakedb.actions.jsonvalue import dumps, loads
 from deltalakedb.actions.planning import plan_of, plan_text
@@ -28,6 +35,7 @@ from deltalakedb.transaction.change import Change
 from deltalakedb.transaction.state import TableState
 
 _ICT = "delta.enableInCommitTimestamps"
+_STATISTICS = {"delta.dataSkippingNumIndexedCols", "delta.dataSkippingStatsColumns"}
 _MAX_ID = "delta.columnMapping.maxColumnId"
 
 
@@ -37,16 +45,14 @@ def create(
     schema: Any,
     *,
     partition_by: Sequence[str] = (),
+    cluster_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
     description: str | None = None,
     now: int,
 ) -> Change:
-    """A new table. In-commit timestamps are on unless the properties say otherwise."""
-    check_name(name)
-    given = _as_text(properties or {})
-    check_properties(given)
+    """A new table."""
     columns, configuration = _mapped(
-        schema_from_any(schema), {_ICT: "true", **given}, new_name=_random_name
+        schema_from_any(schema), new_configuration(properties or {}), new_name=_random_name
     )
     metadata = Metadata(
         id=str(uuid.uuid4()),
@@ -57,18 +63,28 @@ def create(
         description=description,
         created_time=now,
     )
+    clustering = [clustering_domain(metadata, cluster_by)] if cluster_by else []
+    protocol = protocol_for(metadata, [FEATURE] if cluster_by else [])
     return Change(
-        table=record_of(metadata, protocol_for(metadata), location, now),
+        table=record_of(metadata, protocol, location, now),
         base=None,
-        actions=(protocol_for(metadata), metadata),
+        actions=(protocol, metadata, *clustering),
         operation="CREATE TABLE",
         parameters={
             "isManaged": "false",
             "description": description,
             "partitionBy": dumps(list(partition_by)),
+            "clusterBy": dumps(list(cluster_by)) if cluster_by else None,
             "properties": dumps(configuration),
         },
     )
+
+
+def new_configuration(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties of a new table: in-commit timestamps are on unless they say otherwise."""
+    given = _as_text(properties)
+    check_properties(given)
+    return {_ICT: "true", **given}
 
 
 def record_of(metadata: Metadata, protocol: Protocol, location: str, now: int) -> TableRecord:
@@ -88,13 +104,23 @@ def record_of(metadata: Metadata, protocol: Protocol, location: str, now: int) -
     )
 
 
-def set_properties(table: TableRecord, base: TableState, properties: Mapping[str, str]) -> Change:
-    """Properties set or replaced; the protocol is upgraded where one of them needs it."""
+def set_properties(
+    table: TableRecord,
+    base: TableState,
+    properties: Mapping[str, str],
+    domains: Callable[[], Mapping[str, str]] = dict,
+) -> Change:
+    """Properties set or replaced; the protocol is upgraded where one of them needs it.
+
+    `domains` are the metadata domains of the table, asked for where they matter.
+    """
     given = _as_text(properties)
     _check_some(given, "property to set", "Pass names and values, e.g. {'owner': 'me'}")
     check_properties(given)
     configuration: Mapping[str, str] = {**base.metadata.configuration, **given}
     metadata = replace(base.metadata, configuration=configuration)
+    if given.keys() & _STATISTICS:
+        check_still_covered(metadata, domains())
     before, after = TableProperties(base.metadata.configuration), TableProperties(configuration)
     if after.enable_row_tracking and not before.enable_row_tracking and base.counts.live_files:
         raise CommitRejectedError(
@@ -204,6 +230,27 @@ def replace_columns(base: TableState, columns: Any) -> tuple[Action, ...]:
         base.metadata, schema_string=schema_to_json(after), configuration=configuration
     )
     return () if after == base.metadata.schema else _with_protocol(base, metadata)
+
+
+def cluster_by(
+    table: TableRecord, base: TableState, columns: Sequence[str], domains: Mapping[str, str]
+) -> Change:
+    """A table clustered by other columns from now on; by none, if there are none."""
+    domain = clustering_domain(base.metadata, columns)
+    before = clustering_paths(base.metadata, domains) or []
+    actions: list[Action] = [domain]
+    if FEATURE not in required_features(base.protocol):
+        actions.insert(0, upgrade(base.protocol, [FEATURE]))
+    return Change(
+        table=table,
+        base=base,
+        actions=tuple(actions),
+        operation="CLUSTER BY",
+        parameters={
+            "oldClusteringColumns": ",".join(map(dotted, before)),
+            "newClusteringColumns": ",".join([columns] if isinstance(columns, str) else columns),
+        },
+    )
 
 
 def upgrade_protocol(table: TableRecord, base: TableState, features: Iterable[str]) -> Change:

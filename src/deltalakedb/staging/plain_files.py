@@ -1,0 +1,150 @@
+"""What the footer of a Parquet file says: its columns as Delta has them, and its statistics.
+
+Nothing but the footer is read. Bounds that a footer cannot vouch for are left out: those of floats,
+because footers pass over NaN, and those of columns inside lists and maps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from deltalakedb.actions.arrow import schema_from_arrow
+from deltalakedb.actions.datatypes import ColumnPath, StructType
+from deltalakedb.errors import DataFileError, InvalidSchemaError, SchemaMismatchError
+
+if TYPE_CHECKING:
+    from deltalakedb.snapshot.filesystem import TableFiles
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """A file as its footer describes it; what is not known of a column is not there."""
+
+    schema: StructType
+    rows: int
+    nulls: dict[ColumnPath, int] = field(default_factory=dict)
+    low: dict[ColumnPath, Any] = field(default_factory=dict)
+    high: dict[ColumnPath, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A column of a file; `plain` ones are in no list and no map."""
+
+    path: ColumnPath
+    type: pa.DataType
+    plain: bool
+
+
+def read_footer(files: TableFiles, path: str) -> Footer:
+    """The footer of the file that a path of the log names."""
+    with files.open(path) as source:
+        try:
+            file = pq.ParquetFile(source, pre_buffer=False, coerce_int96_timestamp_unit="us")
+            metadata, arrow = file.metadata, file.schema_arrow
+        except (pa.ArrowException, OSError) as error:
+            raise DataFileError(
+                f"{path} at {files.location} is no Parquet file that can be read",
+                why=str(error).partition("\n")[0][:300],
+                fix="Move what is not part of the table elsewhere, or give it a name that begins "
+                "with an underscore",
+            ) from None
+    kinds = [metadata.schema.column(i).physical_type for i in range(metadata.num_columns)]
+    try:
+        schema = schema_from_arrow(_read_as(arrow, iter(kinds)))
+    except InvalidSchemaError as error:
+        raise SchemaMismatchError(
+            f"{path} at {files.location} cannot be part of a Delta table: {error.what}",
+            why=error.why,
+            fix="Write that file anew with a type that Delta has, or move it elsewhere",
+        ) from None
+    leaves = [leaf for column in arrow for leaf in _leaves(column, (), plain=True)]
+    found = Footer(schema, metadata.num_rows)
+    if len(leaves) == len(kinds):
+        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        for i, leaf in enumerate(leaves):
+            if leaf.plain:
+                _count(found, leaf, [group.column(i) for group in groups])
+    return found
+
+
+def _count(found: Footer, leaf: _Leaf, chunks: list[Any]) -> None:
+    known: list[Any] = [chunk.statistics if chunk.is_stats_set else None for chunk in chunks]
+    if any(one is None or not one.has_null_count for one in known):
+        return
+    found.nulls[leaf.path] = sum(one.null_count for one in known)
+    if not _has_bounds(leaf.type):
+        return
+    # A group of nothing but nulls has no bounds, and needs none.
+    filled = [
+        one for one, chunk in zip(known, chunks, strict=True) if one.null_count < chunk.num_values
+    ]
+    try:
+        if filled and all(one.has_min_max for one in filled):
+            low, high = min(one.min for one in filled), max(one.max for one in filled)
+            found.low[leaf.path], found.high[leaf.path] = low, high
+    except (ValueError, TypeError, OverflowError):
+        # Bytes that are no text, times that Python does not have.
+        return
+
+
+def _has_bounds(kind: pa.DataType) -> bool:
+    types = pa.types
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    texts = types.is_string(kind) or types.is_large_string(kind)
+    numbers = types.is_integer(kind) or types.is_decimal(kind)
+    return bool(texts or numbers or types.is_date(kind) or types.is_timestamp(kind))
+
+
+def _leaves(column: pa.Field, above: ColumnPath, *, plain: bool) -> Iterator[_Leaf]:
+    kind, path = column.type, (*above, column.name)
+    if pa.types.is_struct(kind):
+        for inner in kind:
+            yield from _leaves(inner, path, plain=plain)
+    elif pa.types.is_map(kind):
+        for inner in (kind.key_field, kind.item_field):
+            yield from _leaves(inner, path, plain=False)
+    elif _is_list(kind):
+        yield from _leaves(kind.value_field, path, plain=False)
+    else:
+        yield _Leaf(path, kind, plain)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _read_as(schema: pa.Schema, kinds: Iterator[str]) -> pa.Schema:
+    """The schema as engines read it: all may be null, and INT96 is a moment."""
+    return pa.schema([_field_as(column, kinds) for column in schema])
+
+
+def _field_as(column: pa.Field, kinds: Iterator[str]) -> pa.Field:
+    made = _type_as(column.type, kinds, column.name)
+    return pa.field(column.name, made, nullable=True)
+
+
+def _type_as(kind: pa.DataType, kinds: Iterator[str], column: str) -> pa.DataType:
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([_field_as(inner, kinds) for inner in kind])
+    if types.is_map(kind):
+        key = pa.field("key", _type_as(kind.key_type, kinds, column), nullable=False)
+        return pa.map_(key, pa.field("value", _type_as(kind.item_type, kinds, column)))
+    if _is_list(kind):
+        return pa.list_(pa.field("element", _type_as(kind.value_type, kinds, column)))
+    if next(kinds, "") == "INT96":
+        return pa.timestamp("us", tz="UTC")
+    if types.is_float16(kind) or (types.is_timestamp(kind) and kind.unit == "ns"):
+        raise InvalidSchemaError(
+            f"The column {column!r} cannot be stored in a Delta table",
+            why=f"its type is {kind}, which other engines do not read from files of Delta tables",
+        )
+    return kind
