@@ -34,7 +34,7 @@ from deltalakedb.spark.changes import (
     written_rows,
 )
 from deltalakedb.spark.conditions import as_column, holds, partitions_read
-from deltalakedb.spark.merge_plan import read_condition, source_bounds
+from deltalakedb.spark.merge_plan import read_condition, small, source_bounds
 from deltalakedb.spark.scan import FILE, ROW, planned, quoted, spark_types
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.change_table import add_columns
@@ -128,13 +128,15 @@ class _Merge:
         numbered = self._given_source.withColumn(_SOURCE_ROW, F.monotonically_increasing_id())
         self._values = self._prepared()
         text = self._condition_text(numbered.alias(self._s))
-        self._source = numbered.localCheckpoint().alias(self._s)
+        kept = numbered.localCheckpoint()
+        source_rows = kept.count()
+        self._source = small(kept, source_rows).alias(self._s)
         predicate = self._predicate(text)
         files = self._change.find(predicate)
         pairs = self._pairs(files)
         decided, counts, touched = self._decided(files, pairs)
         metrics = dict(counts)
-        metrics["numSourceRows"] = self._source.count()
+        metrics["numSourceRows"] = source_rows
         try:
             self._write(pairs, decided, touched, metrics)
         except BaseException:
@@ -408,9 +410,10 @@ class _Merge:
         target = self._widened(change.rows(touched.files)).alias(self._t)
         where = (F.col(FILE) == F.col(_AT_FILE)) & (F.col(ROW) == F.col(_AT_ROW))
         chosen = decided.withColumnRenamed(_SOURCE_ROW, "__deltalakedb_partner")
-        rows = target.join(chosen, where, "inner" if marking else "left")
         partner = F.col("__deltalakedb_partner") == F.col(_SOURCE_ROW)
-        rows = rows.join(self._source, partner, "left")
+        # First what is small with what is small: the rows of the table are then joined once.
+        chosen = small(chosen.join(self._source, partner, "left"), touched.changed)
+        rows = target.join(chosen, where, "inner" if marking else "left")
         names = [field.name for field in change.metadata.schema.fields]
         before = [F.col(f"{quoted(self._t)}.{quoted(name)}") for name in names]
         outcomes = []

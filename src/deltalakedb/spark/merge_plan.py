@@ -22,6 +22,9 @@ from deltalakedb.spark.scan import quoted, spark_types
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_SENT_BYTES: Final = 64 * 1024 * 1024
+# What a value takes, about; any other takes 8 bytes.
+_WIDTHS: Final = {"string": 40, "binary": 100, "struct": 200, "array": 200, "map": 200}
 _MOST_VALUES: Final = 200
 _BOUNDED: Final = frozenset(
     {"long", "integer", "short", "byte", "date", "timestamp", "string", "double", "float"}
@@ -119,6 +122,20 @@ def _literal(value: Any, kind: str) -> str:
         moment = value.astimezone(UTC)
         return f"TIMESTAMP '{moment.isoformat(sep=' ', timespec='microseconds')}'"
     return repr(value)
+
+
+def small(frame: DataFrame, rows: int) -> DataFrame:
+    """The same rows, sent to everybody for a join where they are few: Spark cannot know how many.
+
+    Where it is told to send nothing (`spark.sql.autoBroadcastJoinThreshold`), nothing is sent.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    allowed = str(frame.sparkSession.conf.get("spark.sql.autoBroadcastJoinThreshold"))
+    if allowed.startswith("-"):
+        return frame
+    width = sum(_WIDTHS.get(field.dataType.typeName(), 8) for field in frame.schema.fields)
+    return F.broadcast(frame) if rows * width <= _SENT_BYTES else frame
 
 
 class _Sides:

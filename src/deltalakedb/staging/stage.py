@@ -117,18 +117,19 @@ class _OpenFile:
             coerce_timestamps="us",
         )
         self._held: list[pa.RecordBatch] = []
-        self._held_rows = 0
+        self._held_rows = self._held_bytes = 0
 
     @property
     def size(self) -> int:
         """Bytes so far, with what waits for its row group."""
-        return int(self._file.tell()) + sum(int(batch.nbytes) for batch in self._held) // 4
+        return int(self._file.tell()) + self._held_bytes // 4
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Add rows with the table's logical columns."""
         self.counter.add(rows)
         self._held.append(rows)
         self._held_rows += rows.num_rows
+        self._held_bytes += int(rows.nbytes)
         if self._held_rows >= _ROW_GROUP_ROWS:
             self._flush()
 
@@ -161,7 +162,7 @@ class _OpenFile:
                 pa.Table.from_arrays(arrays, schema=self._layout.file_schema),
                 row_group_size=_ROW_GROUP_ROWS,
             )
-        self._held, self._held_rows = [], 0
+        self._held, self._held_rows, self._held_bytes = [], 0, 0
 
 
 def _renamed(column: Any, wanted: pa.DataType) -> Any:
