@@ -1,7 +1,7 @@
 """Local files of which a share of all system calls goes wrong, in this process, for a while.
 
-What lies below `deltalakedb.storage` is replaced: the system calls of its writers, and the store
-that its readers use. Whoever works with files otherwise (the test itself) notices nothing.
+What lies below `deltalakedb.storage` is replaced: its system calls, and the store that
+parts of files are read from. Whoever works with files otherwise (the test itself) notices nothing.
 """
 
 import errno
@@ -20,8 +20,8 @@ from obstore.exceptions import GenericError
 from deltalakedb.storage import local_files, storage
 from deltalakedb.storage.opening import open_local_store
 
-CALLS = ("open", "write", "fsync", "link", "close")
-READING = ("get", "get_range", "head")
+CALLS = ("open", "read", "write", "fsync", "link", "close")
+READING = ("get_range", "head")
 KINDS = (
     *("before", "after"),  # an error although nothing, or everything, was done
     *("too late", "throttled", "disk full"),  # other errors, before anything was done
@@ -79,7 +79,7 @@ def _kinds(call: str) -> tuple[str, ...]:
         return ("before", "partial", "partial", "short", *_NUMBERS)
     if call == "link":
         return ("before", "after", "after", "made twice", *_NUMBERS)
-    if call in ("get", "get_range"):
+    if call in ("read", "get_range"):
         return ("before", "garbled", "shortened")
     if call == "head":
         return ("before",)
@@ -111,6 +111,8 @@ class _FaultyOs:
                 if fault == "short":
                     return done
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
+            if fault in ("garbled", "shortened"):
+                return _garble(act(*arguments, **options), fault)
             if fault in ("after", "made twice"):
                 act(*arguments, **options)
             if fault == "made twice":
@@ -138,22 +140,9 @@ class _FaultyStore:
             if fault == "before":
                 raise GenericError("Generic LocalFileSystem error: Input/output error (os error 5)")
             answer = found(*arguments, **options)
-            if fault is None:
-                return answer
-            return _Garbled(answer, fault) if name == "get" else _garble(bytes(answer), fault)
+            return answer if fault is None else _garble(bytes(answer), fault)
 
         return call
-
-
-class _Garbled:
-    """The answer to a `get`, with other bytes."""
-
-    def __init__(self, answer: Any, fault: str) -> None:
-        self.meta = answer.meta
-        self._data = _garble(bytes(answer.bytes()), fault)
-
-    def bytes(self) -> bytes:
-        return self._data
 
 
 def _garble(data: bytes, fault: str) -> bytes:

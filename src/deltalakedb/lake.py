@@ -23,7 +23,7 @@ from deltalakedb.errors import (
 from deltalakedb.many_tables import Transaction
 from deltalakedb.mirror.service import Mirror
 from deltalakedb.snapshot import Snapshot, open_snapshot
-from deltalakedb.snapshot.page_builder import after_commit, after_import
+from deltalakedb.snapshot.page_builder import after_commit, during_import
 from deltalakedb.storage import Storage, local_path, normalise_location, open_storage
 from deltalakedb.store import Store
 from deltalakedb.store.exports import exported_error, gone, newest_export
@@ -264,7 +264,7 @@ class Lake:
             name=default_name(place) if name is None else name,
             location=place,
             progress=progress,
-            imported=partial(after_import, self.store),
+            pages=partial(during_import, self.store),
             stage_from=STAGE_FROM if stage_from is None else stage_from,
             parser=parser,
         )

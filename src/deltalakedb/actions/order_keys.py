@@ -23,6 +23,8 @@ from decimal import ROUND_FLOOR, Decimal, localcontext
 from functools import lru_cache
 from typing import Any, Final, Protocol, TypeAlias
 
+from orjson import loads as quick_loads
+
 from deltalakedb.actions.datatypes import (
     BINARY,
     DATE,
@@ -135,7 +137,15 @@ class BoundsKeys:
 
     def of(self, stats: str | None, partition_values: Mapping[str, str | None]) -> list[Range]:
         """The bounds of each column in one file. Never raises."""
-        document = _load(stats) if self._reads_statistics else None
+        if not self._reads_statistics or stats is None:
+            return [keys(None, partition_values) for keys in self._columns]
+        try:
+            document = quick_loads(stats)
+            if type(document) is dict:
+                return [keys(document, partition_values) for keys in self._columns]
+        except (ValueError, _InexactError):
+            pass
+        document = _load(stats)
         return [keys(document, partition_values) for keys in self._columns]
 
 
@@ -220,9 +230,11 @@ _KEYS: Final[Mapping[str, Callable[[Any], int]]] = {
 # --- keys of bounds -----------------------------------------------------------------------
 
 
-def _load(stats: str | None) -> dict[str, Any] | None:
-    if stats is None:
-        return None
+class _InexactError(Exception):
+    """A bound was read as a float, which may not be the number that was written."""
+
+
+def _load(stats: str) -> dict[str, Any] | None:
     try:
         document = _decode(stats)
     except ArithmeticError:
@@ -251,8 +263,10 @@ def _of_statistics(column: PlannedColumn) -> _Keys:
     def keys(document: _Document, _partition: Mapping[str, str | None]) -> Range:
         if document is None:
             return EVERYTHING
-        low = low_key(_get(document.get("minValues"), path))
-        high = high_key(_get(document.get("maxValues"), path))
+        least, most = _get(document.get("minValues"), path), _get(document.get("maxValues"), path)
+        if type(least) is float or type(most) is float:
+            raise _InexactError
+        low, high = low_key(least), high_key(most)
         if low is None and high is None and _all_null(document, path):
             return NOTHING
         low = LOWEST if low is None else low

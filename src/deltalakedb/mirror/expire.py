@@ -32,7 +32,7 @@ from deltalakedb.mirror.archive import (
     Manifest,
 )
 from deltalakedb.mirror.state import milliseconds
-from deltalakedb.snapshot.page_builder import after_import
+from deltalakedb.snapshot.page_builder import after_restore
 from deltalakedb.snapshot.resolve import show_time, to_milliseconds
 from deltalakedb.snapshot.tombstones import oldest_look
 from deltalakedb.store.exports import gone
@@ -116,7 +116,7 @@ def expire_table(
         forgotten = _delete(store, table, horizon, manifest, tell)
         tell("deleted")
     if forgotten:
-        after_import(store, table)
+        after_restore(store, table)
     event("expire", lambda: {"table": table.name, "versions": horizon.keep - horizon.first})
     rows = removed_rows(manifest.files)
     place = f"{archive.location}/{folder}"

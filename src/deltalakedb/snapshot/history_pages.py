@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deltalakedb.snapshot import listing
-from deltalakedb.snapshot.page_builder import PAGE_FILES, page_row, page_versions
-from deltalakedb.store.relations import FILE_PAGES, LIVE, PAGED_TABLES
+from deltalakedb.snapshot.page_builder import PAGE_FILES, page_row
+from deltalakedb.store.relations import LIVE
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from deltalakedb.store import Store, TableRecord
     from deltalakedb.store.dialect import Row
 
 # Where texts of one column have more bytes than Arrow counts in 32 bits, pages take another way.
@@ -34,25 +33,16 @@ class _Page:
     valid_to: int = LIVE
 
 
-def make_history_pages(store: Store, table: TableRecord, files: pa.Table) -> None:
-    """Make all pages of a table that has none, in one transaction."""
-    due = list(page_versions(store, table, -1))
-    if not due:
-        return
+def history_pages(table_id: str, files: pa.Table, due: list[tuple[int, float]]) -> list[Row] | None:
+    """The rows of all pages, where they are due after these versions; None for too large tables.
+
+    It needs no catalog, and can be done while something else is.
+    """
     columns = files.select([*listing.COLUMNS, "removed_version"])
     if columns.nbytes > _MOST_BYTES:
-        from deltalakedb.snapshot.page_builder import make_all_pages
-
-        make_all_pages(store, table)
-        return
-    pages = list(_plan(files, due))
-    with store.write() as session:
-        if session.one("paged_table", table_id=table.table_id) is not None:
-            return
-        session.insert(PAGED_TABLES, [(table.table_id, due[-1][0], len(pages))])
-        whole = columns.combine_chunks()
-        for page_id, page in enumerate(pages):
-            session.insert(FILE_PAGES, [_row(table, page_id, page, whole)])
+        return None
+    whole = columns.combine_chunks()
+    return [_row(table_id, number, page, whole) for number, page in enumerate(_plan(files, due))]
 
 
 def _plan(files: pa.Table, due: list[tuple[int, float]]) -> Iterator[_Page]:
@@ -89,6 +79,6 @@ def _plan(files: pa.Table, due: list[tuple[int, float]]) -> Iterator[_Page]:
     return iter(pages)
 
 
-def _row(table: TableRecord, page_id: int, page: _Page, files: pa.Table) -> Row:
-    row = page_row(table, page_id, page.valid_from, files.take(page.numbers).combine_chunks())
+def _row(table_id: str, page_id: int, page: _Page, files: pa.Table) -> Row:
+    row = page_row(table_id, page_id, page.valid_from, files.take(page.numbers).combine_chunks())
     return (*row[:3], page.valid_to, *row[4:])

@@ -8,10 +8,11 @@ once, the compare-and-set of dl_paged_tables lets one give up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from deltalakedb.snapshot import listing
 from deltalakedb.snapshot.pages import positions_of, read_batch, write_batch
@@ -32,6 +33,10 @@ _SHARE: Final = 20
 _MOST_GONE: Final = 0.2
 # How often a commit of few files looks whether it is time.
 _LOOK_EVERY: Final = 64
+
+
+Changes: TypeAlias = tuple[int, int, int]
+"""A version, how many files it added and removed, and how many were live after it."""
 
 
 @dataclass(slots=True)
@@ -56,19 +61,45 @@ def after_commit(store: Store, table: TableRecord, version: int, counts: Counts)
             make_pages(store, table, version)
 
 
-def after_import(store: Store, table: TableRecord, files: pa.Table | None = None) -> None:
-    """Make the pages of a table that was taken over; never raises.
+def during_import(
+    store: Store, table_id: str, files: pa.Table | None, changes: Sequence[Changes]
+) -> Callable[[TableRecord], None]:
+    """Begin with the pages of a table that is being taken over; what it gives back writes them.
 
-    `files` has every file that ever was, with its interval, in the order of versions. Without it
-    they come from the catalog.
+    `files` has every file that ever was, with its interval, in the order of versions; without it
+    they come from the catalog. Neither call raises, and this one returns at once.
     """
-    with _harmless(store, table), span("deltalakedb.make_pages", table=table.name):
-        if files is None:
-            make_all_pages(store, table)
-        else:
-            from deltalakedb.snapshot.history_pages import make_history_pages
+    made: Future[list[Row] | None] | None = None
+    if files is not None:
+        from deltalakedb.snapshot.history_pages import history_pages
 
-            make_history_pages(store, table, files)
+        pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="deltalakedb-pages")
+        made = pool.submit(history_pages, table_id, files, list(_due(changes)))
+        pool.shutdown(wait=False)
+
+    def finish(table: TableRecord) -> None:
+        with _harmless(store, table), span("deltalakedb.make_pages", table=table.name):
+            rows = None if made is None else made.result()
+            if rows is None:
+                make_all_pages(store, table)
+            elif changes:
+                _write_all(store, table, changes[-1][0], rows)
+
+    return finish
+
+
+def after_restore(store: Store, table: TableRecord) -> None:
+    """Make the pages of a table whose history came back into the catalog; never raises."""
+    with _harmless(store, table), span("deltalakedb.make_pages", table=table.name):
+        make_all_pages(store, table)
+
+
+def _write_all(store: Store, table: TableRecord, version: int, rows: list[Row]) -> None:
+    with store.write() as session:
+        if session.one("paged_table", table_id=table.table_id) is None:
+            session.insert(PAGED_TABLES, [(table.table_id, version, len(rows))])
+            for row in rows:
+                session.insert(FILE_PAGES, [row])
 
 
 @contextmanager
@@ -89,23 +120,27 @@ def changes_due(live_files: int) -> int:
 def make_all_pages(store: Store, table: TableRecord) -> None:
     """Pages for all of the history, as commits would have made them, and tidy ones for its end."""
     paged, _ = _paged(store, table)
-    for version, most_gone in page_versions(store, table, paged):
+    for version, most_gone in _page_versions(store, table, paged):
         make_pages(store, table, version, most_gone=most_gone)
 
 
-def page_versions(store: Store, table: TableRecord, paged: int) -> Iterator[tuple[int, float]]:
-    """After which versions pages are due, and which share of a page may be gone by then."""
-    changes = 0
-    last = paged
+def _page_versions(store: Store, table: TableRecord, paged: int) -> Iterator[tuple[int, float]]:
     with store.read() as session:
         history = session.run("changes_by_version", table_id=table.table_id, version=paged)
+    yield from _due(history)
+
+
+def _due(history: Iterable[Any]) -> Iterator[tuple[int, float]]:
+    """After which versions pages are due, and which share of a page may be gone by then."""
+    changes = 0
+    last = None
     for version, changed, live in history:
         changes += changed
         last = version
         if changes >= changes_due(live):
             yield version, _MOST_GONE
             changes = 0
-    if last >= 0:
+    if last is not None:
         yield last, 0.0
 
 
@@ -126,7 +161,7 @@ def make_pages(
     files = pa.concat_tables([*(pa.Table.from_batches([batch]) for batch in carried), new])
     for start in range(0, files.num_rows, PAGE_FILES):
         page = files.slice(start, PAGE_FILES).combine_chunks()
-        work.rows.append(page_row(table, next_page + len(work.rows), version, page))
+        work.rows.append(page_row(table.table_id, next_page + len(work.rows), version, page))
     with store.write() as session:
         return _write(session, table, paged, next_page, work)
 
@@ -169,12 +204,17 @@ def _age_pages(
     return carried
 
 
-def page_row(table: TableRecord, page_id: int, version: int, files: pa.Table) -> Row:
+def page_row(table_id: str, page_id: int, version: int, files: pa.Table) -> Row:
     """The row of a page that serves the versions from `version` on."""
-    until = files["removed_version"].to_pylist()
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    until = files["removed_version"].combine_chunks()
     (batch,) = files.drop_columns(["removed_version"]).to_batches()
-    removed = None if all(at == LIVE for at in until) else _removed(until)
-    return (table.table_id, page_id, version, LIVE, len(until), write_batch(batch), removed)
+    removed = None
+    if not pc.all(pc.equal(until, LIVE)).as_py():
+        removed = write_batch(pa.record_batch([until], names=["removed_version"]))
+    return (table_id, page_id, version, LIVE, files.num_rows, write_batch(batch), removed)
 
 
 def _removed(until: Sequence[int]) -> bytes:

@@ -25,6 +25,7 @@ from typing import IO, Final, Self
 
 _TEMPORARY: Final = re.compile(r"\..+\.(?:[0-9a-f]{32}|update)\.tmp")
 _LOCK_SECONDS: Final = 10.0
+_READ_AT_ONCE: Final = 1024 * 1024
 # Where a file without a name can be got at to give it one.
 _HANDLES: Final = "/proc/self/fd"
 
@@ -112,6 +113,18 @@ class NewFile:
             # With a folder's handle Python follows the link of /proc instead of naming it.
             handle = self._handle
             os.link(f"{_HANDLES}/{handle}", path, src_dir_fd=handle, follow_symlinks=True)
+
+
+def read_file(path: Path) -> bytes:
+    """The whole content of a file."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        parts = []
+        while part := os.read(handle, _READ_AT_ONCE):
+            parts.append(part)
+    finally:
+        os.close(handle)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def create_file(path: Path, data: bytes, *, settle: bool, staged: NewFile | None = None) -> bool:

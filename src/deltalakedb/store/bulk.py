@@ -30,7 +30,6 @@ from deltalakedb.store.relations import (
     REMOVE_FILES,
     UNPLANNED_FILES,
     VERSIONS,
-    Kind,
     Relation,
 )
 from deltalakedb.store.rows import to_rows
@@ -204,8 +203,8 @@ class HistoryWriter:
         self, session: Session, versions: Sequence[Row], status: Sequence[Row]
     ) -> None:
         """Write rows of dl_table_versions and dl_mirror_status, both without the table's id."""
-        session.insert_columns(VERSIONS, self._table_id, columns_of(VERSIONS, versions))
-        session.insert_columns(MIRROR_STATUS, self._table_id, columns_of(MIRROR_STATUS, status))
+        for relation, rows in ((VERSIONS, versions), (MIRROR_STATUS, status)):
+            session.insert(relation, [(self._table_id, *row) for row in rows])
 
     def finish(self, store: Store, session: Session, version: int, plan: Plan) -> None:
         """The head, and all rows of dl_active_files, with keys by the newest plan."""
@@ -263,19 +262,6 @@ def _sorted(files: pa.Table) -> pa.Table:
     """In the order of their key: an index that grows at its end grows fast."""
     order = [("path", "ascending"), ("dv_id", "ascending"), ("removed_version", "ascending")]
     return files.sort_by(order)
-
-
-def columns_of(relation: Relation, rows: Sequence[Row]) -> pa.Table:
-    """Rows without the table's id as columns."""
-    import pyarrow as pa
-
-    types = {Kind.INT: pa.int64(), Kind.BOOL: pa.bool_()}
-    values = zip(*rows, strict=True)
-    arrays = [
-        pa.array(column, types.get(kind, pa.string()))
-        for column, kind in zip(values, relation.kinds[1:], strict=True)
-    ]
-    return pa.table(arrays, names=list(relation.columns[1:]))
 
 
 def live_totals(

@@ -20,6 +20,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import cache
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -148,6 +149,19 @@ class SqliteSession(Session):
                 self._connection.execute(statement, rows[0])
             else:
                 self._connection.executemany(statement, rows)
+        except sqlite3.Error as error:
+            raise _translate(error, self._url) from error
+
+    def insert_columns(self, relation: Relation, table_id: str, columns: pa.Table) -> None:
+        if not columns.num_rows:
+            return
+        # Most files leave most columns empty, and what is not given need not be bound.
+        names = [n for n in relation.columns[1:] if columns[n].null_count < columns.num_rows]
+        rows = zip(repeat(table_id), *(columns[name].to_pylist() for name in names))
+        marks = ", ".join("?" * (len(names) + 1))
+        statement = f"INSERT INTO {relation.name} (table_id, {', '.join(names)}) VALUES ({marks})"  # noqa: S608
+        try:
+            self._connection.executemany(statement, rows)
         except sqlite3.Error as error:
             raise _translate(error, self._url) from error
 

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from orjson import loads as quick_loads
+
 from deltalakedb.actions import Action, AddFile, CommitInfo, Metadata, RemoveFile
 from deltalakedb.actions.codec import from_dict, parse_commit
 from deltalakedb.actions.jsonvalue import loads
@@ -40,6 +42,7 @@ REMOVE_COLUMNS: Final = REMOVE_FILES.columns[1:]
 KEY_COLUMNS: Final = ACTIVE_FILES.columns[-9:]
 _INT64: Final = 2**63
 _MAPS: Final = 4096
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _ADD_NULLS: Final = (None,) * 6
 _REMOVE_NULLS: Final = (None,) * 6
 
@@ -141,29 +144,47 @@ class PieceBuilder:
     # --- one commit -----------------------------------------------------------------------
 
     def _read(self, data: bytes, found: _Found) -> None:
-        adds, removes, others = found.adds, found.removes, found.others
+        adds, removes = found.adds, found.removes
         # Only a line feed ends a line: U+0085, U+2028 and their like may stand inside strings.
-        for line in data.decode("utf-8-sig").split("\n"):
-            if not line or line.isspace():
+        for line in data.removeprefix(_BYTE_ORDER_MARK).split(b"\n"):
+            if not line:
                 continue
-            document = loads(line)
-            if type(document) is not dict or len(document) != 1:
-                raise _OddError
-            ((name, given),) = document.items()
-            if type(given) is not dict:
-                raise _OddError
-            row: Row | None
-            if name == "add":
-                row = self._plain_add(given)
-                adds.append(row or add_values(from_dict(document)))  # type: ignore[arg-type]
-            elif name == "remove":
-                row = self._plain_remove(given)
-                removes.append(row or remove_values(from_dict(document)))  # type: ignore[arg-type]
-            else:
-                others.append(from_dict(document))
+            try:
+                document = quick_loads(line)
+            except ValueError:
+                document = None
+            if type(document) is dict and len(document) == 1:
+                ((name, given),) = document.items()
+                row: Row | None
+                if name == "add" and type(given) is dict:
+                    row = self._plain_add(given)
+                    if row is not None:
+                        adds.append(row)
+                        continue
+                elif name == "remove" and type(given) is dict:
+                    row = self._plain_remove(given)
+                    if row is not None:
+                        removes.append(row)
+                        continue
+            self._read_exactly(line.decode(), found)
         if len({file_key_of(row[0], row[1]) for row in adds + removes}) < len(adds) + len(removes):
             # Two actions on one file, of which the later one counts.
             raise _OddError
+
+    def _read_exactly(self, line: str, found: _Found) -> None:
+        """A line with anything but plain files: there numbers may be of any size."""
+        if line.isspace():
+            return
+        document = loads(line)
+        if type(document) is not dict or len(document) != 1:
+            raise _OddError
+        action = from_dict(document)
+        if type(action) is AddFile:
+            found.adds.append(add_values(action))
+        elif type(action) is RemoveFile:
+            found.removes.append(remove_values(action))
+        else:
+            found.others.append(action)
 
     def _plain_add(self, given: Mapping[str, Any]) -> Row | None:
         """The row of an add of the form that nearly all have; None for any other."""

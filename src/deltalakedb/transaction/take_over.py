@@ -15,7 +15,7 @@ Guarantees:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -66,8 +66,12 @@ if TYPE_CHECKING:
     from deltalakedb.store.dialect import Row, Session
 
 Progress = Callable[[int, int], None]
-Imported = Callable[[TableRecord, "pa.Table | None"], None]
-"""Called after the import with all files that ever were, where they are still in memory."""
+Pages = Callable[
+    [str, "pa.Table | None", Sequence[tuple[int, int, int]]], Callable[[TableRecord], None]
+]
+"""Called before the last transaction with the table's id, all files that ever were (where they are
+still in memory), and the changes and live files of each version. What it gives back is called when
+the table is there."""
 STAGE_FROM: Final = 10_000
 """From how many commits on an import is written in stages."""
 _LARGE: Final = 512 * 1024 * 1024
@@ -101,6 +105,8 @@ class _Import:
     versions: list[_Version] = field(default_factory=list)
     begun: Sums = _NOTHING
     plan: Plan = ()
+    pages: Pages | None = None
+    write_pages: Callable[[TableRecord], None] | None = None
 
     # --- reading --------------------------------------------------------------------------
 
@@ -158,7 +164,6 @@ class _Import:
             adds, removes = self._apply(piece)
             self.writer.write(session, adds, removes, piece.others)
             self._tell()
-        self._write_versions(session)
         return self._finish(session)
 
     def run_in_stages(self, parse: Parser, stages: Stages) -> TableRecord:
@@ -183,7 +188,6 @@ class _Import:
         with self.store.write() as session, session.bulk():
             _refuse_taken(self.store, session, self.name, self.location)
             stages.end(session)
-            self._write_versions(session)
             return self._finish(session)
 
     def _write_stage(self, pieces: list[Piece], stages: Stages) -> None:
@@ -258,6 +262,13 @@ class _Import:
 
     def _finish(self, session: Session) -> TableRecord:
         protocol, metadata = self._check_table()
+        if self.pages is not None:
+            changes = [
+                (v.commit.version, v.sums.num_adds + v.sums.num_removes, v.sums.live_files)
+                for v in self.versions
+            ]
+            self.write_pages = self.pages(self.table_id, self.writer.files(), changes)
+        self._write_versions(session)
         now = self.store.clock.now_ms()
         plan = plan_of(metadata)
         record = TableRecord(
@@ -337,7 +348,7 @@ def take_over(
     name: str,
     location: str,
     progress: Progress | None = None,
-    imported: Imported | None = None,
+    pages: Pages | None = None,
     stage_from: int = STAGE_FROM,
     parser: Parser | None = None,
 ) -> TableRecord:
@@ -361,11 +372,11 @@ def take_over(
         stages = Stages(store, location, plan, table_id, there)
         large = sum(file.size for file in plan.commits) > _LARGE or len(plan.commits) >= stage_from
         with HistoryWriter(table_id) as writer:
-            work = _Import(store, history, name, location, progress, table_id, writer)
+            work = _Import(store, history, name, location, progress, table_id, writer, pages=pages)
             with _parser(work, storage, parser) as parse:
                 record = _run(work, parse, stages if there or large else None)
-            if imported is not None:
-                imported(record, writer.files())
+            if work.write_pages is not None:
+                work.write_pages(record)
         return record
 
 
