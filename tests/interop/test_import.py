@@ -1,5 +1,6 @@
 """Importing an existing table: what is kept, what is refused, and that a refusal leaves nothing."""
 
+import json
 import threading
 from pathlib import Path
 
@@ -329,6 +330,25 @@ def test_many_versions_in_few_inserts(lake: Lake, folder: Path) -> None:
     with lake.store.read() as session:
         assert lake.store.check_active_files(session, table.table_id) == []
     assert len(live_paths(table, 150)) == 151
+
+
+ODD_TEXTS = (
+    *("back\\slash", "\\N", "\\.", "a tab\t", "a line\n", "a return\r", 'a "quote"', "it's", ","),
+    *("\ue000 private", "größe 東京 🦆", "\\u0041", " ", "'; DROP TABLE dl_tables; --"),
+)
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["each in a log of its own", "all in one"])
+def test_no_text_is_changed_on_its_way_in(lake: Lake, tmp_path: Path, *, alone: bool) -> None:
+    """Many rows of plain text take another way into a catalog than a few odd ones."""
+    for number, texts in enumerate([(text,) for text in ODD_TEXTS] if alone else [ODD_TEXTS]):
+        folder = tmp_path / f"t{number}"
+        # Statistics are text of whoever wrote them, and JSON only by custom.
+        stats = [*texts, *(json.dumps({"minValues": {"x": text}}) for text in texts)]
+        files = [{"add": {**add(f"f{at}")["add"], "stats": stat}} for at, stat in enumerate(stats)]
+        write_commit(folder, 0, [PROTOCOL, metadata(), *files])
+        table = lake.import_table(str(folder))
+        assert sorted(table.snapshot().files()["stats"].to_pylist()) == sorted(stats)
 
 
 def test_storage_options_are_checked_at_once(tmp_path: Path) -> None:

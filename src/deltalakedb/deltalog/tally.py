@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from urllib.parse import unquote
 
-from deltalakedb.deltalog.replay import FileKey, LiveFile, file_key_of
+from deltalakedb.deltalog.replay import FileKey
 from deltalakedb.errors import InvalidLogError
 
 _MAX_LONG = 2**63 - 1
@@ -57,9 +58,9 @@ class Sums(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """The live files as versions are applied."""
+    """The live files as versions are applied: the path and size of each."""
 
-    files: dict[FileKey, LiveFile] = field(default_factory=dict)
+    files: dict[FileKey, tuple[str, int]] = field(default_factory=dict)
     live_bytes: int = 0
 
     def apply(
@@ -71,12 +72,12 @@ class Tally:
         another way, by position, with its spelling.
         """
         sums: list[Sums] = []
-        respelled: tuple[dict[int, str], dict[int, str]] = ({}, {})
+        respelled_adds: dict[int, str] = {}
+        respelled_removes: dict[int, str] = {}
         add = remove = 0
-        for version, num_adds, num_removes, file in spans:
-            del version
-            removed = self._remove(range(remove, remove + num_removes), removes, respelled[1])
-            added = self._add(range(add, add + num_adds), adds, respelled[0])
+        for _, num_adds, num_removes, file in spans:
+            removed = self._remove(remove, remove + num_removes, removes, respelled_removes)
+            added = self._add(add, add + num_adds, adds, respelled_adds)
             add += num_adds
             remove += num_removes
             if max(added, removed, self.live_bytes) > _MAX_LONG:
@@ -86,34 +87,38 @@ class Tally:
                 )
             live = len(self.files)
             sums.append(Sums(num_adds, num_removes, added, removed, live, self.live_bytes))
-        return sums, *respelled
+        return sums, respelled_adds, respelled_removes
 
-    def _remove(self, positions: range, given: Files, respelled: dict[int, str]) -> int:
+    # Every file of a history passes here: what both have in common is not taken out of them.
+
+    def _remove(self, start: int, end: int, given: Files, respelled: dict[int, str]) -> int:
         total = 0
-        files = self.files
-        for at in positions:
-            path = given.paths[at]
-            total += given.sizes[at] or 0
-            known = files.pop(file_key_of(path, given.dv_ids[at]), None)
+        pop = self.files.pop
+        some = zip(*(column[start:end] for column in given), strict=True)
+        for at, (path, dv_id, size) in enumerate(some, start):
+            total += size or 0
+            known = pop((unquote(path) if "%" in path else path, dv_id), None)
             if known is not None:
-                self.live_bytes -= known.size
-                if known.path != path:
-                    respelled[at] = known.path
+                self.live_bytes -= known[1]
+                if known[0] != path:
+                    respelled[at] = known[0]
         return total
 
-    def _add(self, positions: range, given: Files, respelled: dict[int, str]) -> int:
+    def _add(self, start: int, end: int, given: Files, respelled: dict[int, str]) -> int:
         total = 0
         files = self.files
-        for at in positions:
-            path = given.paths[at]
-            key = file_key_of(path, given.dv_ids[at])
-            size = given.sizes[at] or 0
+        some = zip(*(column[start:end] for column in given), strict=True)
+        for at, (path, dv_id, given_size) in enumerate(some, start):
+            key = (unquote(path) if "%" in path else path, dv_id)
+            size = given_size or 0
             known = files.get(key)
-            if known is not None:
-                self.live_bytes -= known.size
-                if known.path != path:
-                    path = respelled[at] = known.path
-            files[key] = LiveFile(path, size)
+            if known is None:
+                files[key] = (path, size)
+            else:
+                self.live_bytes -= known[1]
+                files[key] = (known[0], size)
+                if known[0] != path:
+                    respelled[at] = known[0]
             total += size
         self.live_bytes += total
         return total

@@ -53,20 +53,21 @@ class Intervals:
         """The version that ended each file, in the order in which they were added."""
         self._live: dict[tuple[str, str], int] = {}
 
-    def remove(self, path: str, dv_id: str, version: int) -> None:
-        """End the interval of a file, if it is live."""
-        number = self._live.pop((path, dv_id), None)
-        if number is not None:
-            self.removed[number] = version
-
-    def add(self, path: str, dv_id: str, version: int) -> None:
-        """Begin an interval; that of the same file before it ends."""
-        key = (path, dv_id)
-        number = self._live.get(key)
-        if number is not None:
-            self.removed[number] = version
-        self._live[key] = len(self.removed)
-        self.removed.append(LIVE)
+    def apply(self, adds: pa.RecordBatch, removes: pa.RecordBatch) -> None:
+        """Versions in a row: the next action on a file ends its interval, an add begins one."""
+        live, removed = self._live, self.removed
+        begins, ends = _by_version(adds), _by_version(removes)
+        for version in sorted({*begins, *ends}):
+            for key in ends.get(version, ()):
+                number = live.pop(key, None)
+                if number is not None:
+                    removed[number] = version
+            for key in begins.get(version, ()):
+                number = live.get(key)
+                if number is not None:
+                    removed[number] = version
+                live[key] = len(removed)
+                removed.append(LIVE)
 
 
 class Waiting:
@@ -145,6 +146,7 @@ class HistoryWriter:
         self._waiting = Waiting()
         self._intervals = Intervals()
         self._used_plans: set[Plan | None] = set()
+        self._files: pa.Table | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -166,17 +168,7 @@ class HistoryWriter:
         """
         self._waiting.append(adds)
         self._used_plans.update(plans)
-        begins = zip(*_keys(adds), strict=True)
-        ends = zip(*_keys(removes), strict=True)
-        add, end = next(begins, None), next(ends, None)
-        intervals = self._intervals
-        while add is not None or end is not None:
-            if end is not None and (add is None or end[0] <= add[0]):
-                intervals.remove(end[1], end[2], end[0])
-                end = next(ends, None)
-            elif add is not None:
-                intervals.add(add[1], add[2], add[0])
-                add = next(begins, None)
+        self._intervals.apply(adds, removes)
 
     def write(
         self,
@@ -222,9 +214,17 @@ class HistoryWriter:
         """Every file that ever was, in order, with its interval; None where they are too many."""
         if not self._waiting.in_memory:
             return None
-        return next(self._groups(LIVE), None) if len(self._intervals.removed) else None
+        if self._files is None and len(self._intervals.removed):
+            batches = list(self._waiting.batches())
+            self._files = _with_ends(batches, _int64(self._intervals.removed))
+        return self._files
 
-    def _groups(self, most: int = _SORTED_ROWS) -> Iterator[pa.Table]:
+    def _groups(self) -> Iterator[pa.Table]:
+        whole = self.files()
+        if whole is not None:
+            for start in range(0, whole.num_rows, _SORTED_ROWS):
+                yield whole.slice(start, _SORTED_ROWS)
+            return
         removed = _int64(self._intervals.removed)
         start = 0
         held: list[pa.RecordBatch] = []
@@ -232,7 +232,7 @@ class HistoryWriter:
         for batch in self._waiting.batches():
             held.append(batch)
             rows += batch.num_rows
-            if rows >= most:
+            if rows >= _SORTED_ROWS:
                 yield _with_ends(held, removed.slice(start, rows))
                 start += rows
                 held, rows = [], 0
@@ -246,8 +246,17 @@ def _int64(values: array[int]) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
-def _keys(files: pa.RecordBatch) -> list[list[object]]:
-    return [files[name].to_pylist() for name in ("version", "path", "dv_id")]
+def _by_version(files: pa.RecordBatch) -> dict[int, list[tuple[str, str]]]:
+    """Path and deletion vector of files that are in the order of versions."""
+    import pyarrow.compute as pc
+
+    keys = list(zip(files["path"].to_pylist(), files["dv_id"].to_pylist(), strict=True))
+    runs = pc.run_end_encode(files["version"])
+    ends = runs.run_ends.to_pylist()
+    return {
+        version: keys[start:end]
+        for version, start, end in zip(runs.values.to_pylist(), [0, *ends], ends, strict=False)
+    }
 
 
 def _with_ends(batches: list[pa.RecordBatch], removed: pa.Array) -> pa.Table:
@@ -286,16 +295,16 @@ def live_totals(
         yield version, live_files, live_bytes
 
 
-def live_files(session: Session, table_id: str) -> Iterator[tuple[str, str, int]]:
+def live_files(session: Session, table_id: str) -> Iterator[list[tuple[str, str, int]]]:
     """Path, deletion vector id and size of every live file, a page at a time."""
     path = dv_id = ""
+    decode = session.decode_text
     while True:
         rows = session.run(
             "live_files_after", table_id=table_id, path=path, dv_id=dv_id, limit=_PAGE
         )
-        decode = session.decode_text
-        for row in rows:
-            path, dv_id = decode(row[0]), decode(row[1])
-            yield path, dv_id, int(row[2])
-        if len(rows) < _PAGE:
+        page = [(decode(row[0]), decode(row[1]), int(row[2])) for row in rows]
+        yield page
+        if len(page) < _PAGE:
             return
+        path, dv_id, _ = page[-1]

@@ -123,18 +123,19 @@ class PostgresSession(Session):
                         copy.write_row(row)
 
     def insert_columns(self, relation: Relation, table_id: str, columns: pa.Table) -> None:
-        from deltalakedb.store.postgres_copy import as_csv
+        from deltalakedb.store.postgres_copy import as_text, plain_columns
 
-        data = as_csv(relation, table_id, columns)
-        if data is None:
+        names = plain_columns(relation, columns)
+        if names is None:
             super().insert_columns(relation, table_id, columns)
             return
-        names = ", ".join(relation.columns)
-        statement = _literal(f"COPY {relation.name} ({names}) FROM STDIN (FORMAT csv)")
+        statement = _literal(f"COPY {relation.name} (table_id, {', '.join(names)}) FROM STDIN")
         with self._translated(), self._connection.cursor() as cursor:  # noqa: SIM117 - the cursor's
             with cursor.copy(statement) as copy:
-                for start in range(0, len(data), _COPY_BYTES):
-                    copy.write(data[start : start + _COPY_BYTES])
+                for data in as_text(table_id, columns.select(names)):
+                    for start in range(0, len(data), _COPY_BYTES):
+                        copy.write(data[start : start + _COPY_BYTES])
+                    copy.write(b"\n")
 
     @contextmanager
     def cursor(self, sql: str, params: Mapping[str, object]) -> Iterator[psycopg.ServerCursor[Row]]:

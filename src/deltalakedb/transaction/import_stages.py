@@ -20,6 +20,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from orjson import dumps as quick_dumps
+
 from deltalakedb.actions import Action
 from deltalakedb.deltalog.listing import Checkpoint, HistoryPlan, LogFile
 from deltalakedb.deltalog.tally import Span
@@ -81,7 +83,7 @@ class Stages:
             fingerprint(self.plan, following),
             tuple(commits),
         )
-        data = zlib.compress(json.dumps([list(row) for row in commits]).encode(), 1)
+        data = zlib.compress(quick_dumps([tuple(row) for row in commits]), 1)
         now = self.store.clock.now_ms()
         row = (self.table_id, stage.number, self.location, following, stage.fingerprint, data, now)
         session.insert(IMPORT_STAGES, [row])
@@ -171,8 +173,8 @@ def fingerprint(plan: HistoryPlan, following: int) -> str:
     if plan.base_commit is not None:
         files.append(plan.base_commit)
     files += [file for file in plan.commits if file.version < following]
-    for file in files:
-        digest.update(f"{file.key}\n{file.size}\n{file.modified_ms}\n".encode())
+    lines = [f"{file.key}\n{file.size}\n{file.modified_ms}\n" for file in files]
+    digest.update("".join(lines).encode())
     return digest.hexdigest()
 
 

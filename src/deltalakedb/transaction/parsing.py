@@ -10,6 +10,7 @@ Guarantees:
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import subprocess
@@ -196,6 +197,8 @@ def serve() -> None:
     # Whatever prints must not end up among the answers.
     sys.stdout = sys.stderr
     sys.meta_path.insert(0, _WithoutPandas())
+    # Rows have no cycles, and looking for some among very many takes its time.
+    gc.disable()
     try:
         location, options = _receive(given)
         storage = open_storage(location, options)

@@ -330,11 +330,14 @@ class _Import:
                     f"{live.live_files} of {live.live_bytes} in the log"
                 )
         seen = 0
-        for path, dv_id, size in live_files(session, self.table_id):
-            seen += 1
-            known = self.tally.files.get(file_key_of(path, dv_id))
-            if known is None or known != (path, size):
-                raise _wrong(f"the live file {path!r} {dv_id} of {size} bytes is not in the log")
+        known = self.tally.files
+        for page in live_files(session, self.table_id):
+            seen += len(page)
+            for path, dv_id, size in page:
+                if known.get(file_key_of(path, dv_id)) != (path, size):
+                    raise _wrong(
+                        f"the live file {path!r} {dv_id} of {size} bytes is not in the log"
+                    )
         if seen != len(self.tally.files):
             raise _wrong(
                 f"{seen} live files are in the catalog, {len(self.tally.files)} in the log"
