@@ -40,7 +40,7 @@ QUERIES: dict[str, Query] = {
 
 def run(report: Report, *, quick: bool) -> None:
     """Every scenario of this file."""
-    rows, rounds = (200_000, 1) if quick else (8_000_000, 7)
+    rows, rounds = (200_000, 1) if quick else (6_000_000, 7)
     spark = session()
     folder = Path(tempfile.mkdtemp(prefix="deltalakedb-bench-"))
     try:
@@ -57,7 +57,7 @@ def run(report: Report, *, quick: bool) -> None:
                 readers[DELTA] = lambda: spark.read.format("delta").load(path)
             for name, query in QUERIES.items():
                 # Warm, and the same answer from everybody.
-                for _ in range(2):
+                for _ in range(1 if quick else 3):
                     check_same(name, {who: query(read()) for who, read in readers.items()})
                 contestants: dict[str, Contestant] = {
                     who: _timed(query, read) for who, read in readers.items()

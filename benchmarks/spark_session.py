@@ -8,7 +8,9 @@ faster for it). The jars come from build/peers.
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
 import tempfile
 from functools import cache
@@ -32,6 +34,7 @@ def session() -> SparkSession:
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ["PYSPARK_PYTHON"] = sys.executable
     folder = tempfile.mkdtemp(prefix="deltalakedb-bench-spark-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     builder = (
         SparkSession.builder.master("local[2]")
         .appName("deltalakedb-benchmarks")

@@ -28,7 +28,7 @@ SOURCE = "ours, data source"
 
 def run(report: Report, *, quick: bool) -> None:
     """Every scenario of this file."""
-    rows, rounds = (100_000, 1) if quick else (4_000_000, 5)
+    rows, rounds = (50_000, 1) if quick else (3_000_000, 5)
     spark = session()
     folder = Path(tempfile.mkdtemp(prefix="deltalakedb-bench-"))
     try:

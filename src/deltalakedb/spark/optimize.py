@@ -133,7 +133,8 @@ def _ordered(
     ordered = ordered.repartitionByRange(count, *partitions, F.col(order))
     ordered = ordered.sortWithinPartitions(*partitions, order).drop(order)
     plan = bin_of(snapshot, files, rows[:1], target_bytes).plan
-    return stage_frame(ordered, plan, sized=True)
+    # Spark's writer may sort rows by their partition once more, which would undo the order.
+    return stage_frame(ordered, plan, sized=not partitions)
 
 
 # --- clustering ---------------------------------------------------------------------------
