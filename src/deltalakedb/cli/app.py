@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from deltalakedb.cli import log, maintenance, mirror, tables
+from deltalakedb.cli import doctor, log, maintenance, mirror, tables
 from deltalakedb.cli.output import console, printable
 from deltalakedb.errors import DeltaLakeDbError
 
@@ -24,6 +24,7 @@ app.add_typer(mirror.app, name="mirror")
 tables.register(app)
 log.register(app)
 maintenance.register(app)
+doctor.register(app)
 
 _debug = False
 

@@ -98,6 +98,11 @@ class Storage:
         """Whether reading is as quick as a local file."""
         return self._folder is not None
 
+    @property
+    def is_conditional(self) -> bool:
+        """Whether creating is atomic; False once the store has said that it cannot do that."""
+        return self._conditional
+
     def get(self, key: str) -> bytes:
         """The whole object; ObjectNotFoundError where there is none."""
         if self._folder is not None:

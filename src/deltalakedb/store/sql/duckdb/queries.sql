@@ -83,3 +83,7 @@ JOIN (
 ) AS newest ON newest.app_id = t.app_id AND newest.version = t.version
 WHERE t.table_id = :table_id
 ORDER BY t.app_id;
+
+-- name: server
+-- Which release answers, and its clock in milliseconds since the epoch.
+SELECT version(), epoch_ms(current_timestamp);

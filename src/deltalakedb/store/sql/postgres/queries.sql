@@ -85,3 +85,7 @@ CROSS JOIN LATERAL (
     OFFSET 0
 ) AS found
 WHERE f.ctid = found.place;
+
+-- name: server
+-- Which release answers, and its clock in milliseconds since the epoch.
+SELECT current_setting('server_version'), (extract(epoch FROM clock_timestamp()) * 1000)::bigint;

@@ -31,3 +31,7 @@ SELECT r.version, r.path, r.data_change
 FROM json_each(:paths) AS wanted
 CROSS JOIN dl_remove_files AS r
   ON r.table_id = :table_id AND r.path = wanted.value AND +r.version > :version;
+
+-- name: server
+-- Which release answers, and its clock in milliseconds since the epoch.
+SELECT sqlite_version(), CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER);

@@ -1,0 +1,305 @@
+"""What `deltalakedb doctor` looks at, each by itself: what was found, and what to do about it.
+
+Nothing is changed. A database file that does not exist is not made. At a location one object with a
+name of its own is created and deleted again, and where that cannot be, its name is told.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from importlib import import_module, metadata
+from pathlib import Path
+from time import time
+from typing import Any, Literal
+
+from deltalakedb.errors import DeltaLakeDbError, StorageError
+from deltalakedb.spark.java import java_home
+from deltalakedb.storage import Storage, local_path, normalise_location, open_storage
+from deltalakedb.store import Store
+from deltalakedb.store.url import CatalogUrl, parse_url
+
+State = Literal["ok", "warning", "wrong", "skipped"]
+
+OLDEST_PYTHON = (3, 11)
+# Leases of workers last 30 seconds, and are given by each worker's own clock.
+SKEW_MS = 2_000
+# Extras in the order in which they are told, and how each of their packages is imported.
+_MODULES: Mapping[str, Mapping[str, str]] = {
+    "": {"obstore": "obstore", "orjson": "orjson", "pyarrow": "pyarrow", "sqlglot": "sqlglot"},
+    "postgres": {
+        "psycopg": "psycopg",
+        "adbc-driver-manager": "adbc_driver_manager",
+        "adbc-driver-postgresql": "adbc_driver_postgresql",
+    },
+    "duckdb": {"duckdb": "duckdb"},
+    "spark": {"pyspark": "pyspark", "pandas": "pandas"},
+    "otel": {"opentelemetry-api": "opentelemetry.trace"},
+}
+_REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[[^]]*\])?(?P<bounds>[^;]*)")
+_BOUND = re.compile(r"(?P<sign>>=|<)\s*(?P<number>[0-9.]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    state: State
+    found: str
+    fix: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+
+def all_checks(
+    catalog: str | None, locations: Sequence[str], options: Mapping[str, str], *, spark: bool
+) -> Iterator[Check]:
+    """Everything, from the ground up. `spark` says that Spark is wanted: it must be there then."""
+    yield check_python()
+    engine, bad_url = _engine(catalog)
+    for extra in _MODULES:
+        wanted = extra in ("", engine) or (extra == "spark" and spark)
+        yield check_packages(extra, wanted=wanted)
+    yield check_java(wanted=spark)
+    if bad_url is not None:
+        yield bad_url
+    elif catalog is None:
+        yield Check("database", "skipped", "No catalog was named", "Pass --catalog URL")
+    else:
+        yield from check_database(parse_url(catalog), catalog)
+    if not locations:
+        yield Check(
+            "object store",
+            "skipped",
+            "No location was named",
+            "Pass --location, where tables lie or shall lie",
+        )
+    for location in locations:
+        yield from check_location(location, options)
+
+
+def _engine(catalog: str | None) -> tuple[str, Check | None]:
+    if catalog is None:
+        return "", None
+    try:
+        return parse_url(catalog).engine, None
+    except DeltaLakeDbError as error:
+        return "", _wrong("database", error)
+
+
+def _wrong(name: str, error: DeltaLakeDbError, more: str = "") -> Check:
+    why = f": {error.why}" if error.why else ""
+    fix = ". ".join(part for part in (error.fix, more) if part)
+    return Check(name, "wrong", f"{error.what}{why}", fix)
+
+
+# --- this machine -------------------------------------------------------------------------
+
+
+def check_python(running: tuple[int, int, int] = sys.version_info[:3]) -> Check:
+    """Python itself."""
+    found = f"Python {'.'.join(map(str, running))} at {sys.executable}, {platform.system()}"
+    if running[:2] < OLDEST_PYTHON:
+        wanted = ".".join(map(str, OLDEST_PYTHON))
+        return Check("python", "wrong", found, f"Install Python {wanted} or newer")
+    return Check("python", "ok", found)
+
+
+def check_packages(extra: str, *, wanted: bool) -> Check:
+    """The packages of an extra ('' for those that everybody needs), imported and new enough."""
+    name = f"extra {extra}" if extra else "packages"
+    found, problems = [], []
+    for package, module in _MODULES[extra].items():
+        try:
+            number = metadata.version(package)
+            import_module(module)
+        except metadata.PackageNotFoundError:
+            problems.append(f"{package} is not installed")
+            continue
+        except Exception as error:  # noqa: BLE001 - a broken package may raise whatever it likes
+            problems.append(f"{package} cannot be imported ({type(error).__name__}: {error})")
+            continue
+        found.append(f"{package} {number}")
+        problems += _out_of_bounds(package, number)
+    if not problems:
+        return Check(name, "ok", ", ".join(found))
+    target = f"deltalakedb[{extra}]" if extra else "deltalakedb"
+    fix = f"Run: pip install --upgrade '{target}'"
+    if not wanted and not found:
+        return Check(name, "skipped", "; ".join(problems), f"If you need it: {fix[5:]}")
+    return Check(name, "wrong" if wanted else "warning", "; ".join(problems), fix)
+
+
+def _out_of_bounds(package: str, number: str) -> list[str]:
+    """What our own metadata says against this version of a package."""
+    try:
+        lines = metadata.requires("deltalakedb") or ()
+    except metadata.PackageNotFoundError:
+        return []
+    for line in lines:
+        match = _REQUIREMENT.match(line)
+        if match and match["name"].lower() == package:
+            return [
+                f"{package} {number} is not {sign}{bound}"
+                for sign, bound in _BOUND.findall(match["bounds"])
+                if (_number(number) >= _number(bound)) != (sign == ">=")
+            ]
+    return []
+
+
+def _number(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+
+
+def check_java(*, wanted: bool) -> Check:
+    """A Java that Spark can run on."""
+    try:
+        return Check("java", "ok", f"Java for Spark at {java_home()}")
+    except DeltaLakeDbError as error:
+        found = _wrong("java", error)
+        if wanted:
+            return found
+        return Check("java", "skipped", found.found, f"If you need Spark: {found.fix}")
+
+
+# --- the database -------------------------------------------------------------------------
+
+
+def check_database(url: CatalogUrl, catalog: str) -> Iterator[Check]:
+    """Whether it can be reached, its schema, and its clock."""
+    if url.engine != "postgres" and not Path(url.target).exists():
+        yield _no_file(url)
+        return
+    try:
+        with closing(Store.open(catalog)) as store:
+            with store.read() as session:
+                before = time() * 1000
+                ((number, now),) = session.run("server")
+                after = time() * 1000
+            yield Check("database", "ok", f"{url.display} answers: {url.engine} {number}")
+            yield _schema(store)
+            yield _clock(int(now), before, after)
+    except DeltaLakeDbError as error:
+        yield _wrong("database", error)
+
+
+def _no_file(url: CatalogUrl) -> Check:
+    if not Path(url.target).parent.is_dir():
+        return Check(
+            "database",
+            "wrong",
+            f"{url.display} cannot be created: its folder does not exist",
+            "Create the folder, or correct the path (a relative path has three slashes)",
+        )
+    return Check(
+        "database",
+        "warning",
+        f"{url.display} does not exist yet",
+        "Run: deltalakedb migrate; or correct the path (a relative path has three slashes)",
+    )
+
+
+def _schema(store: Store) -> Check:
+    try:
+        applied, pending = store.migrator.applied(), store.migrator.pending()
+    except DeltaLakeDbError as error:
+        return _wrong("schema", error)
+    newest = f"{applied[-1].version:04d}_{applied[-1].name}" if applied else "none"
+    if not pending:
+        return Check("schema", "ok", f"Up to date: {len(applied)} migrations, last {newest}")
+    missing = ", ".join(f"{one.version:04d}_{one.name}" for one in pending)
+    if not applied:
+        return Check(
+            "schema", "warning", "The database holds no catalog yet", "Run: deltalakedb migrate"
+        )
+    return Check(
+        "schema",
+        "wrong",
+        f"It is at {newest}; this release needs {missing} too",
+        "Back the catalog up, then run: deltalakedb migrate",
+    )
+
+
+def _clock(theirs: int, before: float, after: float) -> Check:
+    """The two clocks, as far as the time that the question took lets us tell."""
+    skew = max(before - theirs, theirs - after, 0)
+    if skew <= SKEW_MS:
+        return Check("clock", "ok", f"The database's clock and ours agree within {SKEW_MS} ms")
+    way = "behind" if theirs < before else "ahead of"
+    return Check(
+        "clock",
+        "wrong",
+        f"The database's clock is {skew / 1000:.1f} s {way} ours",
+        "Let a time service (chrony, systemd-timesyncd) set the clocks of all machines",
+    )
+
+
+# --- the object store ---------------------------------------------------------------------
+
+
+def check_location(given: str, options: Mapping[str, str]) -> Iterator[Check]:
+    """Whether objects can be created, once only, read, listed and deleted at a location."""
+    name = f"object store {given}"
+    key = f"_deltalakedb_doctor_{uuid.uuid4().hex}"
+    try:
+        storage = open_storage(_existing(normalise_location(given)), options, patient=False)
+        try:
+            yield _try_out(storage, key, name)
+        finally:
+            storage.delete(key)
+    except StorageError as error:
+        yield _wrong(name, error, more=f"See that {key} is not left there")
+    except DeltaLakeDbError as error:
+        yield _wrong(name, error)
+
+
+def _existing(location: str) -> str:
+    """The location, or on this machine the nearest folder above it that is there already."""
+    folder = local_path(location)
+    if folder is None:
+        return location
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder.as_uri()
+
+
+def _try_out(storage: Storage, key: str, name: str) -> Check:
+    first, second = b"deltalakedb doctor: first", b"deltalakedb doctor: second"
+    created = storage.put_if_absent(key, first)
+    refused = not storage.put_if_absent(key, second)
+    content = storage.get(key)
+    if not created or not refused or content != first:
+        return Check(
+            name,
+            "wrong",
+            "An object was created twice: the store does not heed conditional writes",
+            "Use a store (or a newer release of it) that heeds If-None-Match: *; until then, let "
+            "one worker only publish there (mirror='worker', one `deltalakedb mirror run`)",
+        )
+    # A listing begins right before the object: there may be millions of others.
+    if not storage.is_local and next(storage.list(start_after=key[:-1]), None) is None:
+        return Check(
+            name,
+            "wrong",
+            "An object that was created is not listed",
+            "Allow listing of this prefix (on S3: s3:ListBucket)",
+        )
+    if not storage.is_conditional:
+        return Check(
+            name,
+            "warning",
+            "The store has no conditional writes: two that publish at the same moment could "
+            "overwrite each other",
+            "Let one worker only publish there (mirror='worker', one `deltalakedb mirror run`)",
+        )
+    return Check(
+        name, "ok", "Objects are created once only, read, listed and deleted; nothing is left"
+    )

@@ -1,0 +1,224 @@
+"""`deltalakedb doctor`: what it finds, what it advises, and that it leaves nothing behind."""
+
+import json
+import os
+import re
+import shlex
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltalakedb.cli import checks
+from deltalakedb.cli.app import run
+from deltalakedb.storage import open_storage
+from deltalakedb.store import Store
+from deltalakedb.store.url import Engine
+
+from fix_s3 import S3Server
+
+Doctor = Callable[..., tuple[int, dict[str, dict[str, str]]]]
+
+
+@pytest.fixture
+def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Doctor:
+    """Call the doctor; its exit code, and its checks by name."""
+    monkeypatch.delenv("DELTALAKEDB_CATALOG", raising=False)
+
+    def call(*arguments: str) -> tuple[int, dict[str, dict[str, str]]]:
+        code = run(["doctor", "--json", *arguments])
+        told: dict[str, Any] = json.loads(capsys.readouterr().out)
+        assert told["ok"] is (code == 0)
+        return code, {check["name"]: check for check in told["checks"]}
+
+    return call
+
+
+def test_a_healthy_installation_is_healthy(
+    doctor: Doctor, catalog_url: str, engine: Engine
+) -> None:
+    with closing(Store.open(catalog_url)) as store:
+        store.migrator.ensure()
+    code, found = doctor("-c", catalog_url)
+    assert code == 0
+    assert {
+        found[name]["state"] for name in ("python", "packages", "database", "schema", "clock")
+    } == {"ok"}
+    assert f"{engine} " in found["database"]["found"]
+    assert found["object store"]["state"] == "skipped"
+
+
+def test_people_read_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--catalog", "nonsense://"]) == 3
+    out = capsys.readouterr().out
+    assert "names no engine" in out
+    assert "1 of" in out
+
+
+def test_a_catalog_that_is_not_there_is_not_made(doctor: Doctor, tmp_path: Path) -> None:
+    code, found = doctor("-c", f"sqlite:///{tmp_path}/lake.db")
+    assert (code, found["database"]["state"]) == (0, "warning")
+    assert "deltalakedb migrate" in found["database"]["fix"]
+    code, found = doctor("-c", f"sqlite:///{tmp_path}/no/lake.db")
+    assert (code, found["database"]["state"]) == (3, "wrong")
+    assert "Create the folder" in found["database"]["fix"]
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "lake.db").write_bytes(b"this is no database, however long one looks at it")
+    code, found = doctor("-c", f"sqlite:///{tmp_path}/lake.db")
+    assert (code, found["database"]["state"]) == (3, "wrong")
+
+
+def test_a_schema_that_is_old_or_missing_is_told(doctor: Doctor, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/lake.db"
+    with closing(Store.open(url)) as store:
+        store.migrator.applied()
+        assert doctor("-c", url)[1]["schema"]["state"] == "warning"
+        store.migrator.up(3)
+    code, found = doctor("-c", url)
+    assert (code, found["schema"]["state"]) == (3, "wrong")
+    assert "0003_file_pages" in found["schema"]["found"]
+    assert "deltalakedb migrate" in found["schema"]["fix"]
+
+
+def test_a_server_that_does_not_answer_is_told_without_its_password(doctor: Doctor) -> None:
+    code, found = doctor("-c", "postgresql://me:s3cret@127.0.0.1:1/lake?timeout=5")
+    assert (code, found["database"]["state"]) == (3, "wrong")
+    assert found["database"]["fix"]
+    assert "s3cret" not in str(found)
+
+
+@pytest.mark.parametrize(("theirs", "state"), [(500, "ok"), (61_000, "wrong"), (-61_000, "wrong")])
+def test_clocks_that_differ_are_told(theirs: int, state: str) -> None:
+    found = checks._clock(1_000_000 + theirs, 1_000_000, 1_000_010)
+    assert found.state == state
+    assert ("61.0 s" in found.found) is (state == "wrong")
+
+
+def test_an_old_python_and_odd_packages_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checks.check_python((3, 9, 1)).state == "wrong"
+    real = metadata.version
+    monkeypatch.setattr(
+        metadata, "version", lambda name: {"pandas": "3.0.1"}.get(name) or real(name)
+    )
+    found = checks.check_packages("spark", wanted=True)
+    assert (found.state, "pandas 3.0.1 is not <3" in found.found) == ("wrong", True)
+    assert "deltalakedb[spark]" in found.fix
+    missing = {"": {}, "gone": {"no-such-package": "no_such_module"}}
+    monkeypatch.setattr(checks, "_MODULES", missing)
+    assert checks.check_packages("gone", wanted=False).state == "skipped"
+    assert checks.check_packages("gone", wanted=True).state == "wrong"
+
+
+def test_a_machine_without_java_is_told(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "java_home", _java_home_of_nothing)
+    assert doctor()[1]["java"]["state"] == "skipped"
+    code, found = doctor("--spark")
+    assert (code, found["java"]["state"]) == (3, "wrong")
+    assert "JAVA_HOME" in found["java"]["fix"]
+
+
+def _java_home_of_nothing() -> Path:
+    from deltalakedb.spark.java import java_home
+
+    return java_home({"PATH": ""}, prefix="/nowhere")
+
+
+# --- object stores ------------------------------------------------------------------------
+
+
+def test_a_folder_is_tried_out_and_left_as_it_was(doctor: Doctor, tmp_path: Path) -> None:
+    code, found = doctor("--location", str(tmp_path / "not" / "yet"), "--location", str(tmp_path))
+    assert (code, found[f"object store {tmp_path}"]["state"]) == (0, "ok")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_bytes(b"")
+    code, found = doctor("--location", str(tmp_path / "file"))
+    assert (code, found[f"object store {tmp_path}/file"]["state"]) == (3, "wrong")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
+def test_a_folder_that_must_not_be_written_to_is_told(doctor: Doctor, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    code, found = doctor("--location", str(tmp_path))
+    tmp_path.chmod(0o700)
+    assert (code, found[f"object store {tmp_path}"]["state"]) == (3, "wrong")
+
+
+def test_a_bucket_is_tried_out_and_left_as_it_was(
+    doctor: Doctor, s3_server: S3Server, s3_bucket: str
+) -> None:
+    options = [f"--storage-option={k}={v}" for k, v in s3_server.storage_options.items()]
+    location = f"s3://{s3_bucket}/lake"
+    code, found = doctor("--location", location, *options)
+    assert (code, found[f"object store {location}"]["state"]) == (0, "ok")
+    assert list(open_storage(location, s3_server.storage_options).list()) == []
+    code, found = doctor("--location", "s3://no-such-bucket/lake", *options)
+    assert (code, found["object store s3://no-such-bucket/lake"]["state"]) == (3, "wrong")
+
+
+class _Careless(BaseHTTPRequestHandler):
+    """A store that writes whatever it is given, conditions or not, and deletes nothing."""
+
+    objects: dict[str, bytes]
+
+    def do_PUT(self) -> None:
+        self.objects[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(200, b"")
+
+    def do_GET(self) -> None:
+        self._answer(200, self.objects[self.path])
+
+    def do_DELETE(self) -> None:
+        self._answer(403, b"<Error><Code>AccessDenied</Code></Error>")
+
+    def do_POST(self) -> None:
+        self.do_DELETE()
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("ETag", '"1"')
+        self.send_header("Last-Modified", "Mon, 16 Nov 2026 00:00:00 GMT")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def careless() -> Iterator[tuple[int, dict[str, bytes]]]:
+    objects: dict[str, bytes] = {}
+    handler = type("Handler", (_Careless,), {"objects": objects})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1], objects
+        server.shutdown()
+
+
+def test_a_store_that_overwrites_and_keeps_everything_is_told(
+    careless: tuple[int, dict[str, bytes]],
+) -> None:
+    port, objects = careless
+    overwritten, kept = checks.check_location("s3://b/lake", S3Server(port).storage_options)
+    assert (overwritten.state, "created twice" in overwritten.found) == ("wrong", True)
+    assert "one worker only" in overwritten.fix
+    ((left, _),) = objects.items()
+    assert kept.state == "wrong"
+    assert left.rpartition("/")[2] in kept.fix, "what could not be deleted is named"
+
+
+def test_the_examples_of_the_documentation_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "operate.md"
+    examples = re.findall(r"^deltalakedb doctor.*$", page.read_text("utf-8"), re.MULTILINE)
+    assert len(examples) >= 2
+    monkeypatch.chdir(tmp_path)
+    for example in examples:
+        assert run(shlex.split(example.partition(">")[0])[1:]) == 0, example
+    assert list(tmp_path.iterdir()) == []
