@@ -305,12 +305,13 @@ def _emit_one(frame: DataFrame, outcomes: Sequence[Emitted], names: Sequence[str
         kept = F.when(outcome.when, stays) if kept is None else kept.when(outcome.when, stays)
     assert kept is not None  # noqa: S101
     live = [(outcome.when, outcome.rows[0][0]) for outcome in outcomes if outcome.rows]
+    # Rows that are kept have one of these outcomes, so the last one needs no question.
+    asked, (_, rest) = live[:-1], live[-1]
     made = []
     for i, name in enumerate(names):
-        value = None
-        for when, values in live:
-            value = F.when(when, values[i]) if value is None else value.when(when, values[i])
-        assert value is not None  # noqa: S101
+        value = rest[i]
+        for when, values in reversed(asked):
+            value = F.when(when, values[i]).otherwise(value)
         made.append(value.alias(name))
     return frame.where(F.coalesce(kept, F.lit(False))).select(*made)  # noqa: FBT003
 

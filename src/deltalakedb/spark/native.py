@@ -191,7 +191,8 @@ _lock = threading.Lock()
 def _timestamps_as_micros(spark: SparkSession) -> Iterator[None]:
     """Timestamps as the protocol has them, while any write of ours is under way."""
     key, wanted = _TIMESTAMPS
-    session = id(spark)
+    # Of the JVM: several handles of Python's may be one session.
+    session = int(spark._jsparkSession.hashCode())  # noqa: SLF001 - nothing else tells it
     with _lock:
         if not _writing[session]:
             _before[session] = spark.conf.get(key)
