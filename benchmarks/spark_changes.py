@@ -1,8 +1,8 @@
 """MERGE, DELETE and OPTIMIZE beside Delta on Spark, on tables of the same rows and files.
 
-Everybody works by its own defaults; MERGE and DELETE are measured with deletion vectors too, which
-both leave off unless they are asked for. Each round begins with the same rows: both sides restore
-the first version before, which is not measured. Goal: not slower than Delta.
+Everybody works by its own defaults; MERGE and DELETE are measured with deletion vectors too (and
+fewer rows), which both leave off unless they are asked for. Each round begins with the same rows:
+both sides restore the first version before, which is not measured. Goal: not slower than Delta.
 """
 
 from __future__ import annotations
@@ -66,30 +66,26 @@ def run(report: Report, *, quick: bool) -> None:
         with deltalakedb.connect(f"sqlite:///{folder}/lake.db") as lake:
             source = generated(spark, sizes.rows, folder / "source", files=sizes.files)
             updates = _updates(source, folder / "updates")
-            sides = _sides(spark, lake, folder, source, updates, vectors=False)
-            _compare(report, "MERGE of 1 %", "merge", sides, rows=sizes.rows, rounds=sizes.rounds)
-            _compare(report, "DELETE of 1 %", "delete", sides, rows=sizes.rows, rounds=sizes.rounds)
-            _forget(folder)
+            # The smaller tables first: everybody is warm when the large one comes.
             fewer = source.where(f"id < {sizes.fewer}")
             changed = updates.where(f"id < {sizes.fewer}")
             sides = _sides(spark, lake, folder, fewer, changed, vectors=True)
-            told = ", deletion vectors"
-            _compare(
-                report, f"MERGE of 1 %{told}", "merge", sides, rows=sizes.fewer, rounds=sizes.rounds
-            )
-            _compare(
-                report,
-                f"DELETE of 1 %{told}",
-                "delete",
-                sides,
-                rows=sizes.fewer,
-                rounds=sizes.rounds,
-            )
+            told = f", deletion vectors, {sizes.fewer} rows"
+            _compare(report, f"MERGE of 1 %{told}", "merge", sides, sizes)
+            _compare(report, f"DELETE of 1 %{told}", "delete", sides, sizes)
             _forget(folder)
             many = fewer.repartition(sizes.small_files)
             sides = _sides(spark, lake, folder, many, changed, vectors=False)
-            scenario = f"OPTIMIZE of {sizes.small_files} files"
-            _compare(report, scenario, "optimize", sides, rows=sizes.fewer, rounds=sizes.rounds)
+            told = f"of {sizes.small_files} files, {sizes.fewer} rows"
+            _compare(report, f"OPTIMIZE {told}", "optimize", sides, sizes)
+            for side in sides.values():
+                side.merge()  # warm
+                side.delete()
+            _forget(folder)
+            sides = _sides(spark, lake, folder, source, updates, vectors=False)
+            told = f", {sizes.rows} rows"
+            _compare(report, f"MERGE of 1 %{told}", "merge", sides, sizes)
+            _compare(report, f"DELETE of 1 %{told}", "delete", sides, sizes)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -126,21 +122,20 @@ def _sides(
 
 
 def _compare(
-    report: Report, scenario: str, verb: str, sides: dict[str, Side], *, rows: int, rounds: int
+    report: Report, scenario: str, verb: str, sides: dict[str, Side], sizes: Sizes
 ) -> None:
     def once(side: Side) -> float:
         side.again()
         work: Callable[[], Any] = getattr(side, verb)
         return timed(work)
 
-    answers = {}
-    for who, side in sides.items():  # warm
-        once(side)
-        answers[who] = fingerprint(side.rows())
-    check_same(scenario, answers)
+    if not any(told.startswith(scenario[:5]) for told in report.medians):
+        for side in sides.values():  # warm
+            once(side)
     contestants = {who: partial(once, side) for who, side in sides.items()}
-    shown = f"{scenario}, {rows} rows"
-    times = compare(shown, contestants, rounds=rounds, report=report)
+    times = compare(scenario, contestants, rounds=sizes.rounds, report=report)
+    # After the last round everybody has to have the same rows, or no time counts.
+    check_same(scenario, {who: fingerprint(side.rows()) for who, side in sides.items()})
     judge(report, scenario, times, ours=OURS, peer=DELTA, most=GOAL)
 
 
