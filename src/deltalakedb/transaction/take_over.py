@@ -14,6 +14,7 @@ Guarantees:
 
 from __future__ import annotations
 
+import gc
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -215,6 +216,8 @@ class _Import:
                 self.begun = _NOTHING
         respelled = _respelled(piece.adds, adds), _respelled(piece.removes, removes)
         self.writer.keep(*respelled, piece.plans)
+        # What was read stays until the end, and has no cycles: nobody need look for any in it.
+        gc.freeze()
         return respelled
 
     def _control(self, action: Action) -> None:
@@ -376,8 +379,11 @@ def take_over(
         large = sum(file.size for file in plan.commits) > _LARGE or len(plan.commits) >= stage_from
         with HistoryWriter(table_id) as writer:
             work = _Import(store, history, name, location, progress, table_id, writer, pages=pages)
-            with _parser(work, storage, parser) as parse:
-                record = _run(work, parse, stages if there or large else None)
+            try:
+                with _parser(work, storage, parser) as parse:
+                    record = _run(work, parse, stages if there or large else None)
+            finally:
+                gc.unfreeze()
             if work.write_pages is not None:
                 work.write_pages(record)
         return record
