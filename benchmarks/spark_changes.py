@@ -40,7 +40,7 @@ class Sizes:
     small_files: int
 
 
-FULL = Sizes(10_000_000, 2_000_000, 3, 16, 200)
+FULL = Sizes(10_000_000, 2_000_000, 2, 16, 200)
 QUICK = Sizes(50_000, 20_000, 1, 4, 20)
 
 
