@@ -47,8 +47,10 @@ bench-quick: $(READY) ## the benchmarks on small data: do they still run?
 soak: $(READY) peers ## long contention, kill and fault runs
 	DELTALAKEDB_SOAK=1 $(BIN)/python -m pytest --timeout=3600 $(ARGS)
 
-docs: $(READY) ## check that every link in the documentation leads somewhere
+docs: $(READY) ## build the documentation (build/site), and check that every link in it leads somewhere
 	@$(BIN)/python scripts/check_docs.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "docs: build/site/index.html"
 
 pins: $(READY) ## rewrite constraints.txt with the newest versions that fit together
 	@$(BIN)/python scripts/pins.py
