@@ -95,6 +95,11 @@ NAMED = {
     "versions_after": {"dl_table_versions_pkey"},
     "newest_app_txn": {"dl_txn_actions_app"},
     "pages_at": {"dl_file_pages_validity"},
+    # What the operations page asks is bounded only as long as it goes by these.
+    "browse_versions": {"dl_table_versions_pkey"},
+    "browse_growth": {"dl_table_versions_pkey"},
+    "browse_files": {"dl_active_files_pkey"},
+    "browse_sizes": {"dl_active_files_interval"},
 }
 PLAN = '[{"partition": false, "path": ["id"], "type": "long"}]'
 # Slot of the plan, what is looked for, and how many files have it: of the keys in `files`.
@@ -117,6 +122,12 @@ PARAMS: dict[str, object] = {
     "limit": 100,
     "app_id": "nobody",
     "value": "1-17",
+    "first": 0,
+    "last": HEAD,
+    "step": 10,
+    "before": HEAD,
+    "operation": None,
+    "committer": None,
 }
 
 

@@ -47,6 +47,10 @@ def test_reading(run: Callable[[str], list[str]]) -> None:
     ]
 
 
+def test_operating(run: Callable[[str], list[str]]) -> None:
+    assert run("operate.md") == ["[(1, 'WRITE'), (0, 'CREATE TABLE')]"]
+
+
 def test_cloning(run: Callable[[str], list[str]]) -> None:
     lines = run("clone.md")
     rows = [{"id": 1, "day": "2026-11-01"}, {"id": 2, "day": "2026-11-09"}]

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from deltalakedb.cli import doctor, log, maintenance, mirror, tables
+from deltalakedb.cli import doctor, log, maintenance, mirror, serve, tables
 from deltalakedb.cli.output import console, printable
 from deltalakedb.errors import DeltaLakeDbError
 
@@ -25,6 +25,7 @@ tables.register(app)
 log.register(app)
 maintenance.register(app)
 doctor.register(app)
+serve.register(app)
 
 _debug = False
 

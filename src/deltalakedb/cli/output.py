@@ -8,12 +8,26 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from deltalakedb.readable import duration, moment, size
+
+__all__ = [
+    "console",
+    "duration",
+    "moment",
+    "printable",
+    "say",
+    "show_fields",
+    "show_json",
+    "show_rows",
+    "shown",
+    "size",
+]
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -71,31 +85,3 @@ def printable(text: str) -> str:
         char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode()
         for char in text
     )
-
-
-def moment(milliseconds: int | None) -> str | None:
-    """A time as people and programs both read it."""
-    if milliseconds is None:
-        return None
-    at = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def size(count: int) -> str:
-    """A number of bytes."""
-    amount = float(count)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if amount < 1000 or unit == "TB":
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    raise AssertionError
-
-
-def duration(milliseconds: int) -> str:
-    """A time span."""
-    seconds = milliseconds / 1000
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    if seconds < 3600:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"

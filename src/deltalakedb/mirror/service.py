@@ -127,10 +127,11 @@ class Mirror:
         """Try a table (or every table) again at once; one that has drifted is compared again."""
         now = self._store.clock.now_ms()
         with self._store.write() as session:
-            for record in self._chosen(session, table):
+            chosen = self._chosen(session, table)
+            for record in chosen:
                 queue.retry_table(session, record.table_id, now=now)
         self._store.dialect.wake_workers()
-        return self.run_once()
+        return self.worker().run_once(only=None if table is None else chosen[0].table_id)
 
     def _chosen(self, session: Session, table: str | None) -> Sequence[TableRecord]:
         if table is None:
@@ -141,16 +142,28 @@ class Mirror:
         return [found]
 
 
+def state_of(
+    *,
+    oldest: int | None,
+    drift: Mapping[str, Any] | None,
+    status: str | None,
+    error_kind: str | None,
+) -> str:
+    """The state of a table whose oldest unpublished version is `oldest`: see TableStatus."""
+    if drift is not None:
+        return "drifted"
+    if oldest is None:
+        return "published"
+    if status == "FAILED":
+        return "blocked" if error_kind == "permanent" else "failing"
+    return "pending"
+
+
 def _status(row: Overview, now: int) -> TableStatus:
     published = row.head if row.oldest is None else row.oldest - 1
-    if row.lease.drift is not None:
-        state = "drifted"
-    elif row.oldest is None:
-        state = "published"
-    elif row.status == "FAILED":
-        state = "blocked" if row.error_kind == "permanent" else "failing"
-    else:
-        state = "pending"
+    state = state_of(
+        oldest=row.oldest, drift=row.lease.drift, status=row.status, error_kind=row.error_kind
+    )
     return TableStatus(
         table=row.name,
         table_id=row.table_id,

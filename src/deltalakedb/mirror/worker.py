@@ -97,11 +97,16 @@ class Worker:
 
     # --- once -----------------------------------------------------------------------------
 
-    def run_once(self) -> list[Published]:
-        """Try every table that has something to publish, also those that would still wait."""
+    def run_once(self, *, only: str | None = None) -> list[Published]:
+        """Try every table that has something to publish, also those that would still wait.
+
+        With `only` the table of that id, and no other.
+        """
         now = self._store.clock.now_ms()
         found = [item.table_id for item in self._find_work() if not item.drifted and not item.busy]
         found += [table_id for table_id in self._find_neglected(now) if table_id not in found]
+        if only is not None:
+            found = [table_id for table_id in found if table_id == only]
         if not found:
             return []
 

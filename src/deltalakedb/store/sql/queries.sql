@@ -505,3 +505,109 @@ SELECT (SELECT coalesce(sum(num_removes), 0) FROM dl_table_versions
      + (SELECT count(*) FROM dl_remove_files
         WHERE table_id = :table_id AND version > :since AND version < (
             SELECT min(version) FROM dl_table_versions WHERE table_id = :table_id));
+
+-- name: browse_summary
+-- How much there is: tables, versions, live files and bytes; what waits for the mirror, and since when.
+SELECT count(*), coalesce(sum(v.version + 1), 0), coalesce(sum(v.live_files), 0),
+       coalesce(sum(v.live_bytes), 0),
+       (SELECT count(*) FROM dl_mirror_status WHERE status <> 'SUCCEEDED'),
+       (SELECT count(DISTINCT table_id) FROM dl_mirror_status WHERE status <> 'SUCCEEDED'),
+       (SELECT min(created_at) FROM dl_mirror_status WHERE status <> 'SUCCEEDED'),
+       (SELECT count(*) FROM dl_mirror_tables WHERE drift IS NOT NULL)
+FROM dl_table_heads AS h
+JOIN dl_tables AS t ON t.table_id = h.table_id
+JOIN dl_table_versions AS v ON v.table_id = h.table_id AND v.version = h.current_version;
+
+-- name: browse_tables
+-- A page of tables by name, each with its head and what the mirror still has to do for it: all, those
+-- whose name fits a pattern, one by its name, or those only that the mirror is behind with.
+WITH page AS (
+    SELECT t.table_id, t.name, t.location
+    FROM dl_tables AS t
+    WHERE t.name > :after
+      AND (CAST(:name AS TEXT) IS NULL OR t.name = CAST(:name AS TEXT))
+      AND (CAST(:pattern AS TEXT) IS NULL
+           OR lower(t.name) LIKE CAST(:pattern AS TEXT) ESCAPE '!')
+      AND (CAST(:behind AS INTEGER) = 0
+           OR EXISTS (SELECT 1 FROM dl_mirror_status AS w
+                      WHERE w.table_id = t.table_id AND w.status <> 'SUCCEEDED')
+           OR EXISTS (SELECT 1 FROM dl_mirror_tables AS w
+                      WHERE w.table_id = t.table_id
+                        AND (w.drift IS NOT NULL OR w.checkpoint_error IS NOT NULL)))
+    ORDER BY t.name LIMIT :limit
+), counted AS (
+    SELECT page.table_id, page.name, page.location,
+           (SELECT count(*) FROM dl_mirror_status AS w
+            WHERE w.table_id = page.table_id AND w.status <> 'SUCCEEDED') AS backlog,
+           (SELECT min(w.version) FROM dl_mirror_status AS w
+            WHERE w.table_id = page.table_id AND w.status <> 'SUCCEEDED') AS oldest
+    FROM page
+)
+SELECT c.table_id, c.name, c.location, h.current_version, v.committed_at, v.committer,
+       v.operation, v.live_files, v.live_bytes, c.backlog, c.oldest, s.status, s.attempts,
+       s.last_error, s.error_kind, s.next_attempt_at, s.created_at, m.owner, m.expires_at,
+       m.checkpoint_version, m.checkpoint_error, m.drift
+FROM counted AS c
+JOIN dl_table_heads AS h ON h.table_id = c.table_id
+LEFT JOIN dl_table_versions AS v ON v.table_id = c.table_id AND v.version = h.current_version
+LEFT JOIN dl_mirror_status AS s ON s.table_id = c.table_id AND s.version = c.oldest
+LEFT JOIN dl_mirror_tables AS m ON m.table_id = c.table_id
+ORDER BY c.name;
+
+-- name: browse_changes
+-- The newest commit of each table, newest first, those before (:committed_at, :name).
+SELECT t.name, v.version, v.committed_at, v.committer, v.operation, v.num_adds, v.num_removes,
+       v.live_files, v.live_bytes
+FROM dl_table_heads AS h
+JOIN dl_tables AS t ON t.table_id = h.table_id
+JOIN dl_table_versions AS v ON v.table_id = h.table_id AND v.version = h.current_version
+WHERE v.committed_at < :committed_at OR (v.committed_at = :committed_at AND t.name < :name)
+ORDER BY v.committed_at DESC, t.name DESC LIMIT :limit;
+
+-- name: browse_versions
+-- A page of commits from a stretch of versions, newest first. The stretch bounds what is looked at
+-- where few of them fit.
+SELECT version, committed_at, committer, operation, operation_params, transaction_id, num_adds,
+       num_removes, bytes_added, bytes_removed, live_files, live_bytes
+FROM dl_table_versions
+WHERE table_id = :table_id AND version >= :first AND version < :before
+  AND (CAST(:operation AS TEXT) IS NULL OR operation = CAST(:operation AS TEXT))
+  AND (CAST(:committer AS TEXT) IS NULL OR committer = CAST(:committer AS TEXT))
+ORDER BY version DESC LIMIT :limit;
+
+-- name: browse_growth
+-- Versions at equal steps, each looked up by its key.
+WITH RECURSIVE wanted(version) AS (
+    SELECT CAST(:first AS BIGINT)
+    UNION ALL
+    SELECT wanted.version + :step FROM wanted WHERE wanted.version + :step <= :last
+)
+SELECT v.version, v.committed_at, v.live_files, v.live_bytes
+FROM wanted CROSS JOIN dl_table_versions AS v
+WHERE v.table_id = :table_id AND v.version = wanted.version
+ORDER BY v.version;
+
+-- name: browse_files
+-- A page of live files by path. The expression leaves the planner only the key, whose order it is.
+SELECT path, dv_id, size_bytes, modification_time, added_version, partition_values
+FROM dl_active_files
+WHERE table_id = :table_id AND (path, dv_id) > (:path, :dv_id)
+  AND removed_version + 0 = 9223372036854775807
+ORDER BY path, dv_id LIMIT :limit;
+
+-- name: browse_sizes
+-- How many of the first :limit live files have which size: 4^n KiB and more, up to 1 GiB.
+SELECT bucket, count(*), sum(size_bytes)
+FROM (
+    SELECT size_bytes,
+           CASE WHEN size_bytes < 1024 THEN 0 WHEN size_bytes < 4096 THEN 1
+                WHEN size_bytes < 16384 THEN 2 WHEN size_bytes < 65536 THEN 3
+                WHEN size_bytes < 262144 THEN 4 WHEN size_bytes < 1048576 THEN 5
+                WHEN size_bytes < 4194304 THEN 6 WHEN size_bytes < 16777216 THEN 7
+                WHEN size_bytes < 67108864 THEN 8 WHEN size_bytes < 268435456 THEN 9
+                WHEN size_bytes < 1073741824 THEN 10 ELSE 11 END AS bucket
+    FROM dl_active_files
+    WHERE table_id = :table_id AND removed_version = 9223372036854775807
+    LIMIT :limit
+) AS sampled
+GROUP BY bucket ORDER BY bucket;

@@ -1,0 +1,320 @@
+"""What the operations page shows, as verbs inside a transaction that reads.
+
+Guarantees: every answer is bounded, whatever the catalog holds. Lists come in pages, each beginning
+after the last row of the one before (no offsets), and nothing reads a whole ledger.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from deltalakedb.store.relations import LIVE
+from deltalakedb.store.rows import decode_map
+
+if TYPE_CHECKING:
+    from deltalakedb.store.dialect import Session
+
+# So many versions are looked at for one page of a search, and so many files for a distribution.
+SEARCHED = 50_000
+SAMPLED = 100_000
+SIZE_BOUNDS = tuple(1024 * 4**n for n in range(11))
+
+
+class Summary(NamedTuple):
+    """The whole catalog in numbers."""
+
+    tables: int
+    versions: int
+    live_files: int
+    live_bytes: int
+    backlog: int
+    tables_behind: int
+    waiting_since: int | None
+    tables_drifted: int
+
+
+class TableLine(NamedTuple):
+    """A table at its head, and how its mirror does."""
+
+    table_id: str
+    name: str
+    location: str
+    version: int
+    committed_at: int | None
+    committer: str | None
+    operation: str | None
+    live_files: int
+    live_bytes: int
+    backlog: int
+    oldest: int | None
+    status: str | None
+    attempts: int
+    last_error: str | None
+    error_kind: str | None
+    next_attempt_at: int | None
+    waiting_since: int | None
+    lease_owner: str | None
+    lease_expires_at: int
+    checkpoint_version: int | None
+    checkpoint_error: str | None
+    drift: Mapping[str, Any] | None
+
+
+class ChangeLine(NamedTuple):
+    """The newest commit of a table."""
+
+    name: str
+    version: int
+    committed_at: int
+    committer: str | None
+    operation: str | None
+    num_adds: int
+    num_removes: int
+    live_files: int
+    live_bytes: int
+
+
+class VersionLine(NamedTuple):
+    """A commit."""
+
+    version: int
+    committed_at: int
+    committer: str | None
+    operation: str | None
+    operation_parameters: Mapping[str, Any] | None
+    transaction_id: str | None
+    num_adds: int
+    num_removes: int
+    bytes_added: int
+    bytes_removed: int
+    live_files: int
+    live_bytes: int
+
+
+class Growth(NamedTuple):
+    """How large a table was at a version."""
+
+    version: int
+    committed_at: int
+    live_files: int
+    live_bytes: int
+
+
+class FileLine(NamedTuple):
+    """A live file."""
+
+    path: str
+    dv_id: str
+    size_bytes: int
+    modification_time: int
+    added_version: int
+    partition_values: Mapping[str, str | None]
+
+
+class SizeCount(NamedTuple):
+    """How many files are smaller than `below` (None: the largest) and not smaller than the last."""
+
+    below: int | None
+    files: int
+    bytes: int
+
+
+def summary(session: Session) -> Summary:
+    """The whole catalog in numbers."""
+    (row,) = session.run("browse_summary")
+    numbers = [None if value is None else int(value) for value in row]
+    return Summary(*numbers)  # type: ignore[arg-type]
+
+
+def tables(
+    session: Session,
+    *,
+    limit: int,
+    after: str = "",
+    name: str | None = None,
+    contains: str | None = None,
+    behind: bool = False,
+) -> list[TableLine]:
+    """The next `limit` tables by name, after `after`."""
+    pattern = None
+    if contains:
+        for char in "!%_":
+            contains = contains.replace(char, f"!{char}")
+        pattern = f"%{contains.lower()}%"
+    rows = session.run(
+        "browse_tables",
+        after=after,
+        name=name,
+        pattern=pattern,
+        behind=int(behind),
+        limit=limit,
+    )
+    return [
+        TableLine(
+            str(row[0]),
+            session.decode_text(row[1]),
+            session.decode_text(row[2]),
+            int(row[3]),
+            row[4],
+            _text(session, row[5]),
+            _text(session, row[6]),
+            int(row[7] or 0),
+            int(row[8] or 0),
+            int(row[9]),
+            row[10],
+            row[11],
+            int(row[12] or 0),
+            _text(session, row[13]),
+            row[14],
+            row[15] or None,
+            row[16],
+            row[17],
+            int(row[18] or 0),
+            row[19],
+            _text(session, row[20]),
+            _json(row[21]),
+        )
+        for row in rows
+    ]
+
+
+def changes(session: Session, *, limit: int, before: tuple[int, str] | None) -> list[ChangeLine]:
+    """The newest commit of each table, the newest first."""
+    committed_at, name = (LIVE, "") if before is None else before
+    rows = session.run(
+        "browse_changes",
+        committed_at=committed_at,
+        name=name,
+        limit=limit,
+    )
+    return [
+        ChangeLine(
+            session.decode_text(row[0]),
+            row[1],
+            row[2],
+            _text(session, row[3]),
+            _text(session, row[4]),
+            *row[5:],
+        )
+        for row in rows
+    ]
+
+
+class Stretch(NamedTuple):
+    """What a search found, and where it goes on: `before`, or None at its end."""
+
+    versions: list[VersionLine]
+    before: int | None
+
+
+def versions(
+    session: Session,
+    table_id: str,
+    *,
+    limit: int,
+    before: int | None = None,
+    operation: str | None = None,
+    committer: str | None = None,
+    since: int = 0,
+    until: int = LIVE,
+) -> Stretch:
+    """The newest `limit` commits that fit, of those before version `before`.
+
+    One call looks at most at `SEARCHED` versions: it may find fewer than there are, even none, and
+    then says where to go on. Times are turned into versions by their index first: they
+    increase with the version.
+    """
+    newest = _version_at(session, table_id, until)
+    if newest is None:
+        return Stretch([], None)
+    end = newest + 1 if before is None else min(before, newest + 1)
+    older = None if since == 0 else _version_at(session, table_id, since - 1)
+    oldest = session.run("available_versions", table_id=table_id)[0][0]
+    floor = max(oldest, 0 if older is None else older + 1)
+    first = max(floor, end - SEARCHED)
+    rows = session.run(
+        "browse_versions",
+        table_id=table_id,
+        first=first,
+        before=end,
+        operation=operation,
+        committer=committer,
+        limit=limit,
+    )
+    found = [
+        VersionLine(
+            row[0],
+            row[1],
+            _text(session, row[2]),
+            _text(session, row[3]),
+            _json(row[4]),
+            None if row[5] is None else str(row[5]),
+            *row[6:],
+        )
+        for row in rows
+    ]
+    following = found[-1].version if len(found) == limit else first
+    return Stretch(found, following if following > floor else None)
+
+
+def _version_at(session: Session, table_id: str, timestamp: int) -> int | None:
+    row = session.one("version_at_timestamp", table_id=table_id, timestamp=timestamp)
+    return None if row is None else int(row[0])
+
+
+def growth(session: Session, table_id: str, *, points: int) -> list[Growth]:
+    """The size of a table at about `points` versions from the first to the last."""
+    ends = session.run("available_versions", table_id=table_id)
+    if not ends:
+        return []
+    first, last = int(ends[0][0]), int(ends[-1][0])
+    step = max(1, -(-(last - first) // points))
+    rows = session.run("browse_growth", table_id=table_id, first=first, last=last, step=step)
+    found = [Growth(*row) for row in rows]
+    if not found or found[-1].version != last:
+        rows = session.run("browse_growth", table_id=table_id, first=last, last=last, step=1)
+        found += [Growth(*row) for row in rows]
+    return found
+
+
+def files(
+    session: Session, table_id: str, *, limit: int, after: tuple[str, str] = ("", "")
+) -> list[FileLine]:
+    """The next `limit` live files by path and deletion vector."""
+    rows = session.run(
+        "browse_files",
+        table_id=table_id,
+        path=after[0],
+        dv_id=after[1],
+        limit=limit,
+    )
+    decode = session.decode_text
+    return [
+        FileLine(
+            decode(row[0]),
+            decode(row[1]),
+            row[2],
+            row[3],
+            row[4],
+            json.loads(decode_map(row[5], decode)),
+        )
+        for row in rows
+    ]
+
+
+def sizes(session: Session, table_id: str) -> list[SizeCount]:
+    """How large the live files are, in buckets, of at most `SAMPLED` of them."""
+    rows = session.run("browse_sizes", table_id=table_id, limit=SAMPLED)
+    counted = {int(row[0]): (int(row[1]), int(row[2])) for row in rows}
+    bounds: list[int | None] = [*SIZE_BOUNDS, None]
+    return [SizeCount(bound, *counted.get(n, (0, 0))) for n, bound in enumerate(bounds)]
+
+
+def _text(session: Session, text: str | None) -> str | None:
+    return None if text is None else session.decode_text(text)
+
+
+def _json(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str) else value

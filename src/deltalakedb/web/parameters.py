@@ -1,0 +1,119 @@
+"""What a request may ask with: each parameter by name, checked before anything is looked up."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import parse_qsl
+
+from deltalakedb.errors import ConfigurationError
+from deltalakedb.snapshot.resolve import to_milliseconds
+
+PAGE = 50
+LARGEST_PAGE = 500
+_LONGEST = 4_000
+_MAX_LONG = 2**63 - 1
+
+Kind = Literal["text", "limit", "time", "flag", "cursor"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter that a resource takes. Of a cursor, `shape` says which values it is made of."""
+
+    name: str
+    kind: Kind
+    description: str
+    required: bool = False
+    shape: tuple[type, ...] = ()
+
+
+def parse(query: str, known: Sequence[Parameter]) -> dict[str, Any]:
+    """The values of all `known` parameters; ConfigurationError for whatever does not fit."""
+    try:
+        pairs = parse_qsl(
+            query, keep_blank_values=True, errors="strict", max_num_fields=20, strict_parsing=False
+        )
+    except ValueError as error:
+        raise _bad("The parameters cannot be read", str(error)) from None
+    given: dict[str, str] = {}
+    names = {parameter.name for parameter in known}
+    for name, value in pairs:
+        if name not in names:
+            raise _bad(f"There is no parameter {name[:100]!r} here", f"Known: {sorted(names)}")
+        if name in given:
+            raise _bad(f"The parameter {name!r} is given twice", "Only one value makes sense")
+        if "\0" in value or len(value) > _LONGEST:
+            raise _bad(f"The value of {name!r} cannot be used", "It is too long, or has a NUL")
+        given[name] = value
+    return {one.name: _value(one, given.get(one.name) or None) for one in known}
+
+
+def _value(parameter: Parameter, text: str | None) -> Any:
+    if text is None:
+        if parameter.required:
+            raise _bad(f"The parameter {parameter.name!r} is missing", parameter.description)
+        return {"limit": PAGE, "flag": False}.get(parameter.kind)
+    match parameter.kind:
+        case "text":
+            return text
+        case "limit":
+            return _limit(parameter.name, text)
+        case "time":
+            return to_milliseconds(text, name=parameter.name)
+        case "flag":
+            if text not in ("true", "false"):
+                raise _bad(f"{parameter.name}={text[:100]!r} is neither true nor false", "")
+            return text == "true"
+        case "cursor":
+            return _cursor(text, parameter.shape)
+
+
+def _limit(name: str, text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= LARGEST_PAGE:
+        raise _bad(f"{name}={text[:100]!r} is no size of a page", f"Use 1 to {LARGEST_PAGE}")
+    return int(text)
+
+
+def make_cursor(*values: str | int) -> str:
+    """Where the next page begins, as text that stands in a URL."""
+    text = json.dumps(values, ensure_ascii=True, separators=(",", ":"))
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def _cursor(text: str, shape: tuple[type, ...]) -> tuple[Any, ...]:
+    try:
+        padded = text + "=" * (-len(text) % 4)
+        values = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+    except (binascii.Error, ValueError, RecursionError):
+        values = None
+    if (
+        not isinstance(values, list)
+        or tuple(map(type, values)) != shape
+        or any(isinstance(v, int) and not 0 <= v <= _MAX_LONG for v in values)
+        or any(isinstance(v, str) and not _storable(v) for v in values)
+    ):
+        raise _bad("The cursor is none that this server has given", "Begin without a cursor")
+    return tuple(values)
+
+
+def _storable(text: str) -> bool:
+    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def _bad(what: str, why: str) -> ConfigurationError:
+    return ConfigurationError(what, why=why, fix="See /api/v1/openapi.json")
+
+
+def query_of(values: Mapping[str, str | int | bool | None]) -> dict[str, str]:
+    """The parameters that have a value, as a URL has them."""
+    found = {}
+    for name, value in values.items():
+        if value is None or value is False:
+            continue
+        found[name] = "true" if value is True else str(value)
+    return found
