@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from deltalakedb.cli.app import run as command_line
 from deltalakedb.lake import Lake
 
 HOW_TO = Path(__file__).resolve().parent.parent.parent / "docs" / "how-to"
@@ -49,6 +50,19 @@ def test_reading(run: Callable[[str], list[str]]) -> None:
 
 def test_operating(run: Callable[[str], list[str]]) -> None:
     assert run("operate.md") == ["[(1, 'WRITE'), (0, 'CREATE TABLE')]"]
+
+
+def test_recovering(run: Callable[[str], list[str]]) -> None:
+    assert run("runbook.md") == ["[('foreign commit', 2)]", "[2]", "True 2", "2"]
+
+
+def test_the_runbook_names_commands_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (HOW_TO / "runbook.md").read_text("utf-8")
+    named = set(re.findall(r"deltalakedb ((?:mirror )?[a-z][a-z-]+)(?=[ `])", text))
+    assert len(named) >= 12
+    for command in named:
+        assert command_line([*command.split(), "--help"]) == 0, command
+        capsys.readouterr()
 
 
 def test_cloning(run: Callable[[str], list[str]]) -> None:
