@@ -178,7 +178,8 @@ def test_a_form_must_be_one(client: Client, lake: Lake) -> None:
     assert client("/retry", "POST", "x" * 9000, Content_Type=FORM).status == 413
     assert client("/tables", "POST", "").status == 405
     assert client("/nothing", "POST", "").status == 404
-    assert client("/", "DELETE").status == 501
+    refused = client("/", "DELETE")
+    assert (refused.status, refused.headers["X-Content-Type-Options"]) == (501, "nosniff")
     assert published(lake) == 0
 
 
@@ -193,6 +194,10 @@ def test_only_our_own_host_names_are_answered(client: Client, lake: Lake) -> Non
     with socket.create_connection(("127.0.0.1", int(port))) as raw:
         raw.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
         assert b" 421 " in raw.makefile("rb").readline()
+    with socket.create_connection(("127.0.0.1", int(port))) as raw:
+        raw.sendall(b"<script>alert(1)</script> / nonsense\r\n\r\n")
+        answer = raw.makefile("rb").read()
+    assert (b"400: " in answer, b"<script" in answer) == (True, False)
 
 
 def test_a_page_that_cannot_be_served_is_told(lake: Lake, client: Client) -> None:

@@ -270,7 +270,7 @@ def _json(status: int, value: Any) -> Answer:
     return Answer(status, JSON, text.encode())
 
 
-def _failed(error: Exception, *, as_json: bool) -> Answer:
+def _failed(error: Exception, *, as_json: bool = False) -> Answer:
     status = _status(error)
     if not isinstance(error, DeltaLakeDbError):
         logger.error("operations_page_failed", exc_info=error)
@@ -354,6 +354,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if not silent:
             self.wfile.write(answer.body)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002 - of the base
+        """What the base class refuses gets the headers of every other answer."""
+        self._send(_failed(_RefusedError(int(code), "This is no request that is answered here")))
 
     def log_message(self, *_: object) -> None:
         """Every request in the log would be noise, and could carry what people searched for."""
