@@ -2,12 +2,19 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from deltalakedb.deltalog.names import checkpoint_key, commit_key
 from deltalakedb.lake import Lake
+from deltalakedb.mirror.checkpoint import write_checkpoint
+from deltalakedb.mirror.findings import Kind, Verification
 from deltalakedb.storage import local_path
 from deltalakedb.table import Table
+
+from fix_lake import add, remove
+from fix_published import record_of, storage_of
 
 
 def log_of(table: Table) -> Path:
@@ -52,3 +59,42 @@ def check_published(lake: Lake, table: Table) -> None:
         assert hashlib.sha256(data).hexdigest() == row["digest"], version
         assert (row["status"], row["payload"]) == ("SUCCEEDED", None), version
         assert row["payload_bytes"] == len(data)
+
+
+def eventful(queued: Lake, new_table: Callable[..., Table]) -> Table:
+    """Versions 0 to 5, published: files with partitions, deletion vectors, a txn and a domain."""
+    made = new_table(
+        queued,
+        partition_by=["day"],
+        properties={
+            "delta.enableDeletionVectors": "true",
+            "delta.feature.domainMetadata": "supported",
+            "delta.checkpointInterval": "1000",
+        },
+    )
+    made.commit([add("a%20b", values={"day": "1"}), add("c", values={"day": None})])
+    made.commit([add("d", values={"day": "ü"}, rows=None)], app_txn=("app", 7))
+    made.commit([remove("c"), add("c", values={"day": None}, dv=1)])
+    made.commit([{"domainMetadata": {"domain": "x", "configuration": "1", "removed": False}}])
+    made.set_properties({"owner": "me"})
+    queued.mirror.run_once()
+    return made
+
+
+def checkpointed(lake: Lake, table: Table, version: int) -> Path:
+    """Write a checkpoint; its file."""
+    write_checkpoint(lake.store, storage_of(table), record_of(lake, table), version)
+    return log_of(table) / Path(checkpoint_key(version)).name
+
+
+def log_file(table: Table, version: int) -> Path:
+    """The commit file of a version."""
+    return log_of(table) / Path(commit_key(version)).name
+
+
+def one(verification: Verification) -> tuple[Kind, int | None, str]:
+    """The only finding of a verification."""
+    assert not verification.ok or all(f.harmless for f in verification.findings)
+    (found,) = verification.findings
+    assert json.dumps(verification.to_dict())
+    return found.kind, found.version, found.what

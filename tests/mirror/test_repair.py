@@ -23,7 +23,7 @@ from deltalakedb.storage import Storage
 from deltalakedb.table import Table
 from mirror.conftest import NewTable
 from mirror.logs import log_of, queue
-from mirror.test_verify import rewrite, without_a_file
+from mirror.test_verify_checkpoints import rewrite, without_a_file
 
 from fix_delta_log import write_appends
 from fix_lake import OpenLake, add, live_paths, remove, schema_json
