@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import deltalakedb
+from deltalakedb.actions import AddFile
 from deltalakedb.errors import DeltaLakeDbError
 from deltalakedb.lake import Lake
 from deltalakedb.spark.paths import hadoop_uri, java_encoded, metadata_path
@@ -23,6 +24,7 @@ from deltalakedb.table import Table
 from fix_golden import GoldenTable, golden_names
 from fix_store import Catalogs
 
+MOMENT = datetime(2026, 11, 1, 5, 30, tzinfo=UTC)
 ODD = ["plain", "a/b", "a b", "100%", "%2F", "x=y", "é 東京", "q'u\"o", "a:b", "#?&+", None]
 
 
@@ -116,6 +118,93 @@ def test_metadata_columns_are_there(spark: SparkSession, lake: Lake, tmp_path: P
         for path in snapshot.files()["path"].to_pylist()
     }
     assert {row.file_path for row in found.collect()} == known
+
+
+def test_metadata_columns_are_there_where_partition_values_are_joined(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    snapshot = new(lake, tmp_path / "t", DATA, partition_by=["at"]).snapshot()
+    found = scan(spark, snapshot).select("id", "_metadata.file_path", "_metadata.file_size")
+    known = {
+        metadata_path(hadoop_uri(snapshot.table.location, path)): size
+        for path, size in zip(
+            *(snapshot.files()[name].to_pylist() for name in ("path", "size_bytes")), strict=True
+        )
+    }
+    assert {row.file_path: row.file_size for row in found.collect()} == known
+
+
+EVERY_TYPE = pa.table(
+    {
+        "id": pa.array([1, 2, 3], pa.int64()),
+        "byte": pa.array([-128, 127, None], pa.int8()),
+        "short": pa.array([-32768, 32767, None], pa.int16()),
+        "int": pa.array([-(2**31), 2**31 - 1, None], pa.int32()),
+        "long": pa.array([-(2**63), 2**63 - 1, None], pa.int64()),
+        "float": pa.array([1.5, float("-inf"), None], pa.float32()),
+        "double": pa.array([0.1, float("nan"), None], pa.float64()),
+        "yes": pa.array([True, False, None]),
+        "word": pa.array(["x", "001", None]),
+        "raw": pa.array([b"ab", b"x", None], pa.binary()),
+        "day": pa.array([date(1, 1, 1), date(9999, 12, 31), None]),
+        "at": pa.array(
+            [datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC), MOMENT, None],
+            pa.timestamp("us", "UTC"),
+        ),
+        "naive": pa.array(
+            [datetime(1969, 12, 31, 1, 2, 3, 4), datetime(2026, 3, 29, 2, 30), None],  # noqa: DTZ001
+            pa.timestamp("us"),
+        ),
+        "price": pa.array([Decimal("-1.50"), Decimal("0.00"), None], pa.decimal128(38, 2)),
+    }
+)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_partition_values_of_every_type(
+    spark: SparkSession, lake: Lake, tmp_path: Path, zone: str
+) -> None:
+    names = [name for name in EVERY_TYPE.column_names if name != "id"]
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        table = new(lake, tmp_path / "t", EVERY_TYPE, partition_by=names)
+        assert rows(scan(spark, table.snapshot())) == rows(EVERY_TYPE)
+        where = "price < 0 AND at < timestamp'1970-01-01T00:00:00Z' AND raw = X'6162'"
+        assert scan(spark, table.snapshot(), where=where).select("id").collect() == [(1,)]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def test_absolute_paths(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    """Files of another table, with odd names: a URI, or a path of this machine."""
+    other = new(lake, tmp_path / "a b %é", DATA, partition_by=["word"])
+    table = lake.create_table(
+        "absolute", location=str(tmp_path / "t"), schema=DATA.schema, partition_by=["word"]
+    )
+    adds = [action for action in other.actions(1) if isinstance(action, AddFile)]
+    table.commit([replace(add, path=f"{other.location}/{add.path}") for add in adds])
+    assert rows(scan(spark, table.snapshot())) == rows(DATA)
+    assert rows(table.snapshot().to_arrow()) == rows(DATA)
+
+
+@pytest.mark.soak
+def test_a_hundred_thousand_files(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    """Planned without listing or opening any but those that are read."""
+    count = 100_000
+    table = new(lake, tmp_path / "t", pa.table({"id": [5]}))
+    stats = '{"numRecords":1,"minValues":{"id":%d},"maxValues":{"id":%d},"nullCount":{"id":0}}'
+    (real,) = (action for action in table.actions(1) if isinstance(action, AddFile))
+    table.commit(
+        [
+            replace(real, path=f"missing-{n}.parquet", stats=stats % (n, n))
+            for n in range(10, 10 + count)
+        ]
+    )
+    before = sorted(path for path in tmp_path.rglob("*") if "_delta_log" not in path.parts)
+    assert len(scan(spark, table.snapshot()).inputFiles()) == count + 1
+    assert scan(spark, table.snapshot(), where="id < 10").collect() == [(5,)]
+    after = sorted(path for path in tmp_path.rglob("*") if "_delta_log" not in path.parts)
+    assert after == before
 
 
 def test_nothing_is_left_behind(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:

@@ -176,6 +176,9 @@ def test_fifty_deaths_of_the_application(
             if one_life(tmp_path, url, how, chance):
                 deaths += 1
                 told[how] += 1
+                for name in ("from_files", "from_table"):
+                    found = Counter(lake.table(name).snapshot().to_arrow()["id"].to_pylist())
+                    assert set(found.values()) <= {1}, (deaths, how)
         assert not one_life(tmp_path, url, "no", chance)
         for name in ("from_files", "from_table"):
             check(lake.table(name), feed.expected)

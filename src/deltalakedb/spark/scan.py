@@ -38,6 +38,7 @@ from deltalakedb.snapshot.dataset import layout_of
 from deltalakedb.snapshot.predicate import Opaque, Predicate
 from deltalakedb.snapshot.where import parse_where
 from deltalakedb.spark.file_list import ListedFile, spark_file_list
+from deltalakedb.spark.hadoop import hadoop_options
 from deltalakedb.spark.paths import hadoop_uri, metadata_path
 
 if TYPE_CHECKING:
@@ -182,7 +183,9 @@ class _Reader:
 
     def _open(self, files: pa.Table, partitions: Sequence[StructField]) -> DataFrame:
         """Spark's own scan of the files, with physical names."""
-        reader = self._spark.read.schema(self._physical_schema(partitions))
+        reader = self._spark.read.schema(self._physical_schema(partitions)).options(
+            **hadoop_options(self._location, self._snapshot.storage_options)
+        )
         if not partitions:
             # Otherwise any folder above the table that is called a=b would give a column.
             reader = reader.option("recursiveFileLookup", "true")
