@@ -43,14 +43,9 @@ def spark_file_list(files: Iterable[ListedFile]) -> Iterator[str]:
 
 
 def _line(file: ListedFile) -> str:
-    return json.dumps(
-        {
-            "path": file.uri,
-            "size": file.size,
-            "isDir": False,
-            "modificationTime": file.modified_ms,
-            "blockReplication": 1,
-            "blockSize": _BLOCK,
-            "action": "add",
-        }
+    # Tables have many files, and nothing but the path can need escaping.
+    return (
+        f'{{"path":{json.dumps(file.uri)},"size":{file.size:d},"isDir":false,'
+        f'"modificationTime":{file.modified_ms:d},"blockReplication":1,"blockSize":{_BLOCK},'
+        '"action":"add"}'
     )

@@ -138,8 +138,13 @@ def _projected(frame: DataFrame, layout: Layout) -> DataFrame | None:
     required = layout.covered.required
     if not all(_never_null(frame.schema, p) or _is_checked(p, layout) for p in required):
         return None
-    there = {field.name.lower(): field for field in frame.schema.fields}
+    given = frame.schema.fields
+    there = {field.name.lower(): field for field in given}
     types = spark_types(layout.schema)
+    wanted_columns = [(name, kind.simpleString()) for name, kind in types.items()]
+    same = [(field.name, field.dataType.simpleString()) for field in given] == wanted_columns
+    if same and not any(field.metadata for field in given):
+        return frame
     columns = []
     for wanted in layout.schema.fields:
         kind = types[wanted.name]

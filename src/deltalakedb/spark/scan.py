@@ -154,8 +154,19 @@ class _Reader:
             return self._joined(files, extra)
         partitions = self._partitions if files.num_rows or self._mode == "none" else []
         frame = self._open(files, partitions)
+        if not extra and self._needs_no_names(partitions):
+            return frame
         return frame.select(
             *self._columns({f.name: F.col(quoted(f.name)) for f in partitions}), *extra
+        )
+
+    def _needs_no_names(self, partitions: Sequence[StructField]) -> bool:
+        """Whether the columns of the files are those of the table, in their order."""
+        return (
+            self._mode == "none"
+            and [*self._data, *partitions] == list(self._schema.fields)
+            and all(f.name == physical_name(f) and not _own_metadata(f) for f in self._data)
+            and not any(_own_metadata(field) for field in partitions)
         )
 
     def without_deleted(self, files: pa.Table, *, with_position: bool) -> DataFrame:
