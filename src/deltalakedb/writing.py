@@ -7,11 +7,11 @@ they are deleted again, unless its outcome is unknown: then they may be part of 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from deltalakedb.actions import Action, AddFile, Metadata, RemoveFile
+from deltalakedb.actions import Action, AddFile, CdcFile, Metadata, RemoveFile
 from deltalakedb.actions.clustering import reclustered
 from deltalakedb.actions.codec import from_dict
 from deltalakedb.actions.jsonvalue import dumps
@@ -27,6 +27,7 @@ from deltalakedb.errors import (
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.snapshot.row_filter import row_filter
 from deltalakedb.snapshot.where import parse_where
+from deltalakedb.staging.change_data import ChangeData
 from deltalakedb.staging.constraints import ENFORCED
 from deltalakedb.staging.fit import new_columns
 from deltalakedb.staging.layout import StagePlan
@@ -43,6 +44,17 @@ if TYPE_CHECKING:
     from deltalakedb.snapshot.predicate import Predicate
     from deltalakedb.store import TableRecord
     from deltalakedb.transaction.state import TableState
+
+
+_Going: TypeAlias = tuple[list[RemoveFile], list[AddFile], list[CdcFile], ReadSet]
+"""Files to remove, files with the rows of them that stay, change data, and what was read."""
+_GENERATION: Final = "delta.generationExpression"
+_ELSEWHERE: Final = "Write it with Delta on Spark, and adopt what that has committed"
+_MADE_BY_WRITERS: Final = {
+    _GENERATION: "Write a DataFrame of Spark: table.append(frame), or DeltaTable",
+    "delta.identity.start": _ELSEWHERE,
+    "CURRENT_DEFAULT": _ELSEWHERE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +92,14 @@ class RowPlan:
     control: tuple[Action, ...] = ()
     where: str | None = None
     replaces_schema: bool = False
+    enforced: frozenset[str] = ENFORCED
 
     @property
     def metadata(self) -> Metadata:
         """That of the table once the rows are in it."""
         return self.stage.metadata
 
-    def undo(self, adds: Iterable[AddFile]) -> None:
+    def undo(self, adds: Iterable[AddFile | CdcFile]) -> None:
         """Delete files that no commit will name."""
         _undo(self.stage, adds)
 
@@ -101,12 +114,13 @@ def plan_rows(
     overwrite_schema: bool = False,
     where: Any = None,
     target_bytes: int | None = None,
+    generates: bool = False,
 ) -> RowPlan:
-    """Plan a write of rows with these columns."""
-    check_generated(table, base.metadata)
+    """Plan a write of rows with these columns; `generates` says that it computes generated ones."""
     control, metadata = _fitted(
         table, base, schema, merge_schema=merge_schema, overwrite_schema=overwrite_schema
     )
+    check_generated(table, metadata, generates=generates)
     if where is not None and not isinstance(where, str):
         raise ConfigurationError(
             f"where={where!r} is no condition that the new rows can be checked against",
@@ -114,7 +128,13 @@ def plan_rows(
         )
     conditions = {} if where is None else {"overwrite where": where}
     plan = stage_plan(table, metadata, storage_options, target_bytes, conditions)
-    return RowPlan(plan, control, where, replaces_schema=overwrite_schema and bool(control))
+    return RowPlan(
+        plan,
+        control,
+        where,
+        replaces_schema=overwrite_schema and bool(control),
+        enforced=ENFORCED | {"generatedColumns"} if generates else ENFORCED,
+    )
 
 
 def appended(plan: RowPlan, adds: list[AddFile]) -> Written:
@@ -125,6 +145,7 @@ def appended(plan: RowPlan, adds: list[AddFile]) -> Written:
         parameters={"mode": "Append", "partitionBy": partition_by},
         metrics=write_metrics(adds),
         undo=lambda: plan.undo(adds),
+        enforced=plan.enforced,
     )
 
 
@@ -142,24 +163,28 @@ def overwritten(
     }
     control = plan.control
     try:
-        removes, kept, read = _going(plan, adds, snapshot, now=now, dynamic=dynamic)
+        removes, kept, changes, read = _going(plan, adds, snapshot, now=now, dynamic=dynamic)
         if plan.replaces_schema and snapshot.clustering_columns:
             domains = snapshot.domain_metadata
             control += reclustered(snapshot.metadata, plan.metadata, domains)
     except BaseException:
         plan.undo(adds)
         raise
+    metrics = {**write_metrics([*kept, *adds]), "numRemovedFiles": str(len(removes))}
+    if changes:
+        metrics["numAddedChangeFiles"] = str(len(changes))
     if plan.where is not None:
         parameters["predicate"] = dumps([plan.where])
     if dynamic:
         parameters["isDynamicPartitionOverwrite"] = "true"
     return Written(
-        actions=(*control, *removes, *kept, *adds),
+        actions=(*control, *removes, *kept, *adds, *changes),
         parameters=parameters,
-        metrics={**write_metrics([*kept, *adds]), "numRemovedFiles": str(len(removes))},
-        undo=lambda: plan.undo([*kept, *adds]),
+        metrics=metrics,
+        undo=lambda: plan.undo([*kept, *adds, *changes]),
         read=read,
         replaces_all=plan.replaces_schema,
+        enforced=plan.enforced,
     )
 
 
@@ -181,6 +206,7 @@ def write_append(
         storage_options=storage_options,
         merge_schema=merge_schema,
         target_bytes=target_bytes,
+        generates=source.generates,
     )
     return appended(plan, source.stage(plan.stage))
 
@@ -215,6 +241,7 @@ def write_overwrite(
         overwrite_schema=overwrite_schema,
         where=where,
         target_bytes=target_bytes,
+        generates=source.generates,
     )
     if where is not None:
         # What is wrong with the condition is told before anything is written.
@@ -248,15 +275,18 @@ def _fitted(
     return (control, found[0]) if found else ((), base.metadata)
 
 
-def check_generated(table: TableRecord, metadata: Metadata) -> None:
-    """Refuse tables some of whose columns have values that the writer would have to make."""
+def check_generated(table: TableRecord, metadata: Metadata, *, generates: bool = False) -> None:
+    """Refuse tables some of whose columns have values that the writer would have to make.
+
+    A writer that `generates` evaluates the expressions of generated columns.
+    """
     for column in metadata.schema.fields:
-        for key in ("delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT"):
-            if key in column.metadata:
+        for key, fix in _MADE_BY_WRITERS.items():
+            if key in column.metadata and not (generates and key == _GENERATION):
                 raise UnsupportedFeatureError(
                     f"Rows of table {table.name!r} cannot be written here",
                     why=f"Column {column.name!r} has {key}, and its values would have to be made",
-                    fix="Write through Spark",
+                    fix=fix,
                 )
 
 
@@ -274,7 +304,7 @@ def stage_plan(
     return plan if target_bytes is None else replace(plan, target_bytes=target_bytes)
 
 
-def _undo(plan: StagePlan, adds: Iterable[AddFile]) -> None:
+def _undo(plan: StagePlan, adds: Iterable[AddFile | CdcFile]) -> None:
     Sinks(plan.location, plan.storage_options).delete([decode_path(add.path) for add in adds])
 
 
@@ -294,8 +324,8 @@ def write_metrics(adds: Iterable[AddFile]) -> dict[str, str]:
 
 def _going(
     plan: RowPlan, adds: list[AddFile], snapshot: Snapshot, *, now: int, dynamic: bool
-) -> tuple[list[RemoveFile], list[AddFile], ReadSet]:
-    """Files to remove, files with the rows of them that stay, and what was read for it."""
+) -> _Going:
+    """What goes, and what was read for it."""
     if dynamic and snapshot.partition_columns:
         named = {_partition(add.partition_values) for add in adds}
 
@@ -305,13 +335,13 @@ def _going(
         rows = rows_of_files(snapshot.files(columns=COLUMNS))
         rows = [row for row in rows if in_them(json.loads(row["partition_values"]))]
         read = ReadSet(partitions=in_them, files=frozenset(row["path"] for row in rows))
-        return [remove_of(row, now) for row in rows], [], read
+        return [remove_of(row, now) for row in rows], [], [], read
     if plan.where is None:
         rows = rows_of_files(snapshot.files(columns=COLUMNS))
-        return [remove_of(row, now) for row in rows], [], ReadSet(whole_table=True)
+        return [remove_of(row, now) for row in rows], [], [], ReadSet(whole_table=True)
     metadata = plan.metadata
     predicate = parse_where(plan.where, metadata.schema, metadata.partition_columns)
-    return _replaced(snapshot, predicate, plan.stage, now)
+    return _replaced(snapshot, predicate, plan.stage, adds, now)
 
 
 def _partition(values: Mapping[str, str | None]) -> tuple[tuple[str, str | None], ...]:
@@ -319,19 +349,21 @@ def _partition(values: Mapping[str, str | None]) -> tuple[tuple[str, str | None]
 
 
 def _replaced(
-    snapshot: Snapshot, predicate: Predicate, plan: StagePlan, now: int
-) -> tuple[list[RemoveFile], list[AddFile], ReadSet]:
-    """Files to remove, files with the rows of them that stay, and what was read for it."""
+    snapshot: Snapshot, predicate: Predicate, plan: StagePlan, adds: list[AddFile], now: int
+) -> _Going:
     found = snapshot.files(where=predicate, columns=COLUMNS)
     candidates = rows_of_files(found)
     test = partition_test(predicate, snapshot.metadata)
     if test is not None:
         removed = [row for row in candidates if test(json.loads(row["partition_values"]))]
         read = ReadSet(partitions=test, files=frozenset(row["path"] for row in removed))
-        return [remove_of(row, now) for row in removed], [], read
+        return [remove_of(row, now) for row in removed], [], [], read
     removes: list[RemoveFile] = []
     kept: list[AddFile] = []
-    rest = replace(plan, conditions={})
+    changes: list[CdcFile] = []
+    rest = replace(plan, conditions={}, enforce=False)
+    feed = TableProperties(snapshot.properties).enable_change_data_feed
+    told = ChangeData(plan) if feed else None
     try:
         for position, row in enumerate(candidates):
             rows = _rows_of(snapshot, found.slice(position, 1))
@@ -340,13 +372,40 @@ def _replaced(
                 continue
             removes.append(remove_of(row, now))
             if staying.num_rows:
-                _check_no_change_data(snapshot)
                 kept += stage(rest, staying.to_batches())
+            if told is not None:
+                going = rows.filter(row_filter(predicate))
+                told.write(going.to_batches(), "delete")
+        # Of whole files the log itself says what has changed.
+        if told is not None and kept:
+            told.write(_staged_rows(plan, adds), "insert")
+            changes = told.finish()
+        elif told is not None:
+            told.drop()
     except BaseException:
         _undo(plan, kept)
+        if told is not None:
+            told.give_up()
         raise
     files = frozenset(row["path"] for row in candidates)
-    return removes, kept, ReadSet(partitions=lambda _: True, files=files)
+    return removes, kept, changes, ReadSet(partitions=lambda _: True, files=files)
+
+
+def _staged_rows(plan: StagePlan, adds: Iterable[AddFile]) -> Iterator[pa.RecordBatch]:
+    """The rows of files that have just been written."""
+    from deltalakedb.snapshot.added_files import files_of_adds
+    from deltalakedb.snapshot.dataset import open_dataset
+
+    metadata = plan.metadata
+    rows: Iterator[pa.RecordBatch] = open_dataset(
+        files_of_adds(adds, 0),
+        location=plan.location,
+        schema=metadata.schema,
+        partition_columns=metadata.partition_columns,
+        column_mapping_mode=TableProperties(metadata.configuration).column_mapping_mode,
+        storage_options=plan.storage_options,
+    ).to_batches()
+    return rows
 
 
 def _rows_of(snapshot: Snapshot, file: pa.Table) -> pa.Table:
@@ -395,16 +454,6 @@ def partition_test(
         return bool(pa.table(arrays).filter(expression).num_rows)
 
     return test
-
-
-def _check_no_change_data(snapshot: Snapshot) -> None:
-    if TableProperties(snapshot.properties).enable_change_data_feed:
-        raise UnsupportedFeatureError(
-            f"Table {snapshot.table.name!r} keeps a change data feed, and some of its files have "
-            "rows that stay and rows that go",
-            why="The change data of such rows is only written through Spark",
-            fix="Write through Spark, or use a condition on partition columns alone",
-        )
 
 
 def rows_of_files(files: pa.Table) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from deltalakedb.actions.datatypes import StructType
 from deltalakedb.errors import ConfigurationError, InvalidConditionError
 from deltalakedb.spark.conditions import as_column
+from deltalakedb.spark.generated import anew
 from deltalakedb.spark.scan import quoted, spark_types
 
 if TYPE_CHECKING:
@@ -55,7 +56,10 @@ class Assignments:
         return {path[0]: value for path, value in self._values.items()}
 
     def applied(self, *, alias: str | None = None) -> list[Column]:
-        """All columns of the table with their new values; `alias` is that of the table."""
+        """All columns of the table with their new values; `alias` is that of the table.
+
+        Behind them stands which generated columns follow from them, if there are any.
+        """
         from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
         types = spark_types(self._schema)
@@ -75,7 +79,7 @@ class Assignments:
                 made.append(inside[()].cast(types[field.name]))
             else:
                 made.append(_with_fields(before(field.name), inside, types[field.name]))
-        return made
+        return [*made, *anew(self._schema, self.columns)]
 
 
 def _with_fields(column: Column, inside: Mapping[tuple[str, ...], Column], kind: Any) -> Column:

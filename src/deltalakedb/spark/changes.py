@@ -30,9 +30,12 @@ from deltalakedb.snapshot.data_files import DataFile, deleted_rows
 from deltalakedb.snapshot.dataset import layout_of
 from deltalakedb.snapshot.deletion_vectors import parse_bitmap
 from deltalakedb.snapshot.listing import COLUMNS
+from deltalakedb.spark.generated import ANEW, generated_columns, made_anew
 from deltalakedb.spark.paths import hadoop_uri, metadata_path
 from deltalakedb.spark.scan import FILE, ROW, quoted, scan_files
-from deltalakedb.spark.stage import CHANGE_TYPE, stage_changes, stage_frame_checked
+from deltalakedb.spark.stage import stage_changes, stage_frame_checked
+from deltalakedb.staging.change_data import CHANGE_TYPE
+from deltalakedb.staging.constraints import ENFORCED
 from deltalakedb.staging.sinks import Sinks
 from deltalakedb.staging.vectors import encode_rows, write_vectors
 from deltalakedb.transaction.attempt import ReadSet
@@ -151,15 +154,20 @@ class RowChange:
                 why="It tracks rows, and rows that move to another file would lose their ids",
                 fix="Switch deletion vectors on (delta.enableDeletionVectors), or row tracking off",
             )
-        check_generated(self.snapshot.table, self.metadata)
+        check_generated(self.snapshot.table, self.metadata, generates=True)
         plan = stage_plan(
             self.snapshot.table, self.metadata, self.snapshot.storage_options, target_bytes=None
         )
         names = [column.name for column in self.metadata.schema.fields]
+        generated = generated_columns(self.metadata.schema)
+        if generated:
+            names.append(ANEW)
         emitted = reduce(
             lambda above, below: above.unionAll(below),
             [emit(frame, made, names, with_type=self.change_data) for frame, made in parts],
         )
+        if generated:
+            emitted = made_anew(emitted, self.metadata.schema)
         if self.metadata.partition_columns:
             # Otherwise every task would write a file of its own for each partition.
             emitted = emitted.hint("rebalance", *self.metadata.partition_columns)
@@ -246,6 +254,7 @@ class RowChange:
                 undo=self.undo,
                 read=read,
                 operation=operation,
+                enforced=ENFORCED | {"generatedColumns"},
             )
         )
 
@@ -282,7 +291,7 @@ def emit(
         made = F.array(
             *(
                 F.struct(
-                    *(v.alias(n) for v, n in zip(values, names, strict=True)),
+                    *(v.alias(n) for v, n in zip(_padded(values, names), names, strict=True)),
                     F.lit(kind).cast("string").alias(CHANGE_TYPE),
                 )
                 for values, kind in outcome.rows
@@ -304,7 +313,9 @@ def _emit_one(frame: DataFrame, outcomes: Sequence[Emitted], names: Sequence[str
         stays = F.lit(bool(outcome.rows))
         kept = F.when(outcome.when, stays) if kept is None else kept.when(outcome.when, stays)
     assert kept is not None  # noqa: S101
-    live = [(outcome.when, outcome.rows[0][0]) for outcome in outcomes if outcome.rows]
+    live = [
+        (outcome.when, _padded(outcome.rows[0][0], names)) for outcome in outcomes if outcome.rows
+    ]
     # Rows that are kept have one of these outcomes, so the last one needs no question.
     asked, (_, rest) = live[:-1], live[-1]
     made = []
@@ -314,6 +325,15 @@ def _emit_one(frame: DataFrame, outcomes: Sequence[Emitted], names: Sequence[str
             value = F.when(when, values[i]).otherwise(value)
         made.append(value.alias(name))
     return frame.where(F.coalesce(kept, F.lit(False))).select(*made)  # noqa: FBT003
+
+
+def _padded(values: Sequence[Column], names: Sequence[str]) -> Sequence[Column]:
+    """Values that say nothing of generated columns keep theirs."""
+    if len(values) == len(names):
+        return values
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return [*values, F.lit(None).cast("array<string>")]
 
 
 def columns_named(names: Iterable[str]) -> list[Column]:

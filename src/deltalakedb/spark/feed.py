@@ -19,11 +19,11 @@ from deltalakedb.actions import AddFile, CdcFile, RemoveFile
 from deltalakedb.actions.datatypes import LONG, STRING, TIMESTAMP, StructField, StructType
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.errors import ConfigurationError, UnsupportedFeatureError
+from deltalakedb.snapshot.added_files import files_of_adds
 from deltalakedb.snapshot.data_files import DataFile, TableLayout, deleted_rows
 from deltalakedb.snapshot.dataset import layout_of
 from deltalakedb.spark.datasource import ReadPlan, in_parts
-from deltalakedb.spark.stage import CHANGE_TYPE
-from deltalakedb.spark.stream_files import files_of_adds
+from deltalakedb.staging.change_data import CHANGE_TYPE
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -34,6 +34,7 @@ from deltalakedb.spark.changes import (
     written_rows,
 )
 from deltalakedb.spark.conditions import as_column, holds, partitions_read
+from deltalakedb.spark.generated import anew, generated_columns
 from deltalakedb.spark.merge_plan import read_condition, small, source_bounds
 from deltalakedb.spark.scan import FILE, ROW, planned, quoted, spark_types
 from deltalakedb.transaction.attempt import ReadSet
@@ -194,19 +195,21 @@ class _Merge:
             return Assignments(schema, given, alias=self._t).applied(alias=self._t)
         values = Assignments(schema, given, alias=self._t).whole()
         return [
-            values.get(field.name, F.lit(None)).cast(types[field.name]) for field in schema.fields
+            *(values.get(f.name, F.lit(None)).cast(types[f.name]) for f in schema.fields),
+            *anew(schema, values),
         ]
 
     def _all(self, clause: Clause) -> dict[str, Column]:
         from pyspark.sql import functions as F  # noqa: N812
 
         there = {name.lower(): name for name in self._source_columns}
+        generated = generated_columns(self._change.metadata.schema)
         found: dict[str, Column] = {}
         for field in self._change.metadata.schema.fields:
             name = there.get(field.name.lower())
             if name is not None:
                 found[quoted(field.name)] = F.col(f"{quoted(self._s)}.{quoted(name)}")
-            elif not self._evolve:
+            elif not self._evolve and field.name not in generated:
                 raise InvalidConditionError(
                     f"The source of the MERGE has no column {field.name!r}",
                     why=f"{clause.act}All takes every column of the table from it; it has: "

@@ -10,16 +10,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from deltalakedb.actions import AddFile, CdcFile
-from deltalakedb.actions.datatypes import STRING, StructField, StructType
 from deltalakedb.actions.partition import decode_path
 from deltalakedb.actions.properties import TableProperties
-from deltalakedb.actions.schema import schema_to_json
 from deltalakedb.errors import ConstraintViolatedError, DeltaLakeDbError
+from deltalakedb.spark.generated import filled, generated_conditions
 from deltalakedb.spark.native import stage_natively
 from deltalakedb.spark.sending import receive_add, receive_error, send_add, send_error
+from deltalakedb.staging.change_data import CHANGE_TYPE, cdc_files, change_data_plan
 from deltalakedb.staging.constraints import invariants
 from deltalakedb.staging.fit import fit
 from deltalakedb.staging.layout import StagePlan
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-CHANGE_TYPE: Final = "_change_type"
-"""The column that says what a row of change data is about."""
-CHANGE_FOLDER: Final = "_change_data"
 _BROKEN: Final = "deltalakedb:constraint:"
 _Write: TypeAlias = Callable[[Iterable[Any]], tuple[list[AddFile], list[AddFile]]]
 
@@ -41,6 +38,7 @@ _Write: TypeAlias = Callable[[Iterable[Any]], tuple[list[AddFile], list[AddFile]
 class FrameSource:
     """The rows of a DataFrame."""
 
+    generates: ClassVar[bool] = True
     frame: DataFrame
 
     @property
@@ -53,8 +51,9 @@ class FrameSource:
     def stage(self, plan: StagePlan) -> list[AddFile]:
         """Write the rows where they are."""
         # What is wrong with the columns is told before a job begins.
-        fit(self.schema, plan.metadata.schema, table=plan.table)
-        return stage_frame_checked(self.frame, plan)
+        whole = FrameSource(filled(self.frame, plan.metadata.schema))
+        fit(whole.schema, plan.metadata.schema, table=plan.table)
+        return stage_frame_checked(whole.frame, plan)
 
 
 def frame_source(frame: DataFrame) -> FrameSource:
@@ -91,17 +90,11 @@ def stage_changes(frame: DataFrame, plan: StagePlan) -> tuple[list[AddFile], lis
     """
     frame, plan = _constrained(frame, plan, unless=CHANGE_TYPE)
     adds, changes = _collected(frame, plan, _split(plan))
-    return adds, [
-        CdcFile(path=add.path, partition_values=add.partition_values, size=add.size)
-        for add in changes
-    ]
+    return adds, cdc_files(changes)
 
 
 def _split(plan: StagePlan) -> _Write:
-    schema = plan.metadata.schema
-    with_type = StructType((*schema.fields, StructField(CHANGE_TYPE, STRING)))
-    metadata = replace(plan.metadata, schema_string=schema_to_json(with_type))
-    beside = replace(plan, metadata=metadata, folder=CHANGE_FOLDER, enforce=False, conditions={})
+    beside = change_data_plan(plan)
 
     def write(batches: Iterable[Any]) -> tuple[list[AddFile], list[AddFile]]:
         import pyarrow.compute as pc
@@ -179,6 +172,7 @@ def _constrained(
     conditions = {
         **TableProperties(plan.metadata.configuration).constraints,
         **dict(invariants(plan.metadata.schema)),
+        **generated_conditions(plan.metadata.schema),
         **plan.conditions,
     }
     if not conditions:

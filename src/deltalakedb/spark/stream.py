@@ -26,9 +26,9 @@ from pyspark.sql.streaming.datasource import (
 from deltalakedb.actions import AddFile, Metadata, RemoveFile
 from deltalakedb.actions.datatypes import StructType
 from deltalakedb.errors import ConfigurationError, SourceChangedError
+from deltalakedb.snapshot.added_files import files_of_adds
 from deltalakedb.snapshot.listing import DEFAULT_COLUMNS
 from deltalakedb.spark.datasource import FileGroup, ReadPlan, groups
-from deltalakedb.spark.stream_files import files_of_adds
 
 if TYPE_CHECKING:
     import pyarrow as pa

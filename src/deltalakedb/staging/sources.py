@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.staging.layout import StagePlan
@@ -24,6 +24,9 @@ _OTHERS = {"pyspark": ("deltalakedb.spark.stage", "frame_source")}
 class Source(Protocol):
     """Rows with their columns, which can be staged once."""
 
+    generates: ClassVar[bool]
+    """Whether generated columns are computed and checked on the way."""
+
     @property
     def schema(self) -> pa.Schema:
         """The columns."""
@@ -38,6 +41,7 @@ class Source(Protocol):
 class ArrowSource:
     """Batches of this process."""
 
+    generates: ClassVar[bool] = False
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
 

@@ -1,0 +1,122 @@
+"""Generated columns: computed where they are missing, checked where they are not."""
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+import deltalakedb
+from deltalakedb.errors import ConstraintViolatedError, UnsupportedFeatureError
+from deltalakedb.lake import Lake
+from deltalakedb.spark import DeltaTable
+from deltalakedb.table import Table
+
+from fix_store import Catalogs
+
+
+@pytest.fixture(scope="module")
+def lake(catalogs: Catalogs) -> Iterator[Lake]:
+    with catalogs.fresh("sqlite") as url, deltalakedb.connect(url) as lake:
+        yield lake
+
+
+def table_of(lake: Lake, name: str, folder: Path, **properties: str) -> Table:
+    """`day` follows from `at`, and partitions the table; `twice` from `n`, and is never null."""
+    schema = (
+        StructType()
+        .add("id", "long")
+        .add("at", "timestamp")
+        .add("day", "date", True, {"delta.generationExpression": "CAST(at AS DATE)"})
+        .add("n", "integer")
+        .add("twice", "long", False, {"delta.generationExpression": "coalesce(n * 2, -1)"})
+    )
+    return lake.create_table(
+        name,
+        location=str(folder / name),
+        schema=schema,
+        partition_by=["day"],
+        properties=properties,
+    )
+
+
+def rows(spark: SparkSession, *values: tuple[int, int, int | None]) -> DataFrame:
+    made = [(i, datetime(2026, 11, day, 12, tzinfo=UTC), n) for i, day, n in values]
+    return spark.createDataFrame(made, "id long, at timestamp, n int")
+
+
+def seen(table: Table) -> list[tuple[int, int, int | None, int]]:
+    found = table.snapshot().to_arrow().to_pylist()
+    assert all(row["day"] == row["at"].date() for row in found)
+    return sorted((row["id"], row["day"].day, row["n"], row["twice"]) for row in found)
+
+
+def test_values_are_made_or_checked(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    table = table_of(lake, "appended", tmp_path)
+    assert "generatedColumns" in (table.snapshot().protocol.writer_features or ())
+    table.append(rows(spark, (1, 1, 10), (2, 2, None)))
+    table.append(rows(spark, (3, 3, 5)).drop("n"))
+    right = rows(spark, (4, 4, 7)).selectExpr("*", "cast(at as date) as day", "14L as twice")
+    table.append(right)
+    assert seen(table) == [(1, 1, 10, 20), (2, 2, None, -1), (3, 3, None, -1), (4, 4, 7, 14)]
+    wrong = rows(spark, (5, 5, 7)).selectExpr("*", "date'2026-01-01' as day")
+    with pytest.raises(ConstraintViolatedError, match="generated column day"):
+        table.append(wrong)
+    with lake.transaction() as tx:
+        tx.table("appended").overwrite(rows(spark, (6, 1, 1)), where="day = '2026-11-01'")
+    assert seen(table)[0] == (2, 2, None, -1)
+    assert table.snapshot().files(where="day = '2026-11-01'").num_rows == 1
+    assert len(list((tmp_path / "appended").rglob("*.parquet"))) == 5
+    with pytest.raises(UnsupportedFeatureError, match="DataFrame"):
+        table.append(pa.table({"id": [1]}))
+
+
+@pytest.mark.parametrize(("vectors", "feed"), [("true", "true"), ("false", "false")])
+def test_they_follow_when_rows_change(
+    spark: SparkSession, lake: Lake, tmp_path: Path, vectors: str, feed: str
+) -> None:
+    properties = {
+        "delta.enableDeletionVectors": vectors,
+        "delta.enableChangeDataFeed": feed,
+    }
+    table = table_of(lake, f"changed_{vectors}", tmp_path, **properties)
+    table.append(rows(spark, (1, 1, 10), (2, 1, 20), (3, 2, 30)))
+    target = DeltaTable.forName(spark, table.name, catalog=lake)
+    target.update("id = 1", {"at": "at + interval 5 days", "n": "11"})
+    assert seen(table) == [(1, 6, 11, 22), (2, 1, 20, 40), (3, 2, 30, 60)]
+    target.update("id = 2", {"n": "21", "twice": "42"})
+    with pytest.raises(ConstraintViolatedError, match="generated column twice"):
+        target.update("id = 2", {"twice": "0"})
+    target.delete("id = 3")
+    # One clause sets a generated column, the other one leaves it alone.
+    source = rows(spark, (2, 9, 50), (9, 9, 90)).selectExpr("*", "cast(n * 2 as long) as twice")
+    (
+        target.alias("t")
+        .merge(source.alias("s"), "t.id = s.id")
+        .whenMatchedUpdate(set={"n": "s.n", "at": "s.at"})
+        .whenNotMatchedInsertAll()
+        .execute()
+    )
+    assert seen(table) == [(1, 6, 11, 22), (2, 9, 50, 100), (9, 9, 90, 180)]
+    bad = rows(spark, (77, 9, 50)).selectExpr("*", "1L as twice")
+    with pytest.raises(ConstraintViolatedError, match="generated column twice"):
+        target.alias("t").merge(bad.alias("s"), "t.id = s.id").whenNotMatchedInsertAll().execute()
+    assert table.snapshot().version == 5
+    if feed == "true":
+        changes = (
+            spark.read.format("deltalakedb")
+            .option("catalog", lake.store.dialect.url.display)
+            .option("readChangeFeed", "true")
+            .option("startingVersion", 2)
+            .option("endingVersion", 2)
+            .load(table.name)
+            .collect()
+        )
+        days = {row["_change_type"]: (row.day, row.twice) for row in changes}
+        assert days == {
+            "update_preimage": (date(2026, 11, 1), 20),
+            "update_postimage": (date(2026, 11, 6), 22),
+        }
