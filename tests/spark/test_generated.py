@@ -10,7 +10,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 import deltalakedb
-from deltalakedb.errors import ConstraintViolatedError, UnsupportedFeatureError
+from deltalakedb.errors import (
+    ConfigurationError,
+    ConstraintViolatedError,
+    TableExistsError,
+    UnsupportedFeatureError,
+)
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
 from deltalakedb.table import Table
@@ -52,6 +57,42 @@ def seen(table: Table) -> list[tuple[int, int, int | None, int]]:
     found = table.snapshot().to_arrow().to_pylist()
     assert all(row["day"] == row["at"].date() for row in found)
     return sorted((row["id"], row["day"].day, row["n"], row["twice"]) for row in found)
+
+
+def test_a_table_is_put_together(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    builder = (
+        DeltaTable.create(spark, catalog=lake)
+        .tableName("built")
+        .location(str(tmp_path / "built"))
+        .comment("clicks")
+        .addColumn("at", "timestamp", comment="when")
+        .addColumn("day", "date", generatedAlwaysAs="CAST(at AS DATE)")
+        .addColumns(StructType().add("id", "long"))
+        .clusterBy("day", "id")
+        .property("owner", "me")
+    )
+    builder.execute()
+    table = lake.table("built")
+    table.append(spark.sql("SELECT timestamp'2026-11-01 12:00:00' AS at, 1L AS id"))
+    (row,) = table.snapshot().to_arrow().to_pylist()
+    assert row["day"] == date(2026, 11, 1)
+    snapshot = table.snapshot()
+    assert snapshot.clustering_columns == ("day", "id")
+    assert (snapshot.metadata.description, snapshot.properties["owner"]) == ("clicks", "me")
+    again = DeltaTable.createIfNotExists(spark, catalog=lake).tableName("built")
+    assert again.location("elsewhere").execute().toDF().count() == 1
+    with pytest.raises(TableExistsError):
+        builder.execute()
+    for wrong in ("nope + 1", "day", "rand()", "sum(id)"):
+        other = (
+            DeltaTable.create(spark, catalog=lake)
+            .location(str(tmp_path / "other"))
+            .addColumn("id", "long")
+            .addColumn("day", "date", generatedAlwaysAs="current_date()")
+            .addColumn("made", "double", generatedAlwaysAs=wrong)
+        )
+        with pytest.raises(ConfigurationError, match="cannot be generated"):
+            other.execute()
 
 
 def test_values_are_made_or_checked(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions.datatypes import StructType
 from deltalakedb.errors import ConfigurationError, InvalidConditionError
+from deltalakedb.spark.by_name import fitted
 from deltalakedb.spark.conditions import as_column
 from deltalakedb.spark.generated import anew
 from deltalakedb.spark.scan import quoted, spark_types
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 _PART = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
 
@@ -55,9 +56,10 @@ class Assignments:
                 )
         return {path[0]: value for path, value in self._values.items()}
 
-    def applied(self, *, alias: str | None = None) -> list[Column]:
+    def applied(self, *, alias: str | None = None, probe: DataFrame | None = None) -> list[Column]:
         """All columns of the table with their new values; `alias` is that of the table.
 
+        Structs are fitted by the names of their fields, where a `probe` is there to resolve values.
         Behind them stands which generated columns follow from them, if there are any.
         """
         from pyspark.sql import functions as F  # noqa: N812 - its usual name
@@ -76,7 +78,7 @@ class Assignments:
             if not inside:
                 made.append(before(field.name))
             elif () in inside:
-                made.append(inside[()].cast(types[field.name]))
+                made.append(fitted(inside[()], types[field.name], probe, field.name))
             else:
                 made.append(_with_fields(before(field.name), inside, types[field.name]))
         return [*made, *anew(self._schema, self.columns)]

@@ -193,7 +193,7 @@ def _update_rows(
 ) -> None:
     names = [field.name for field in change.metadata.schema.fields]
     before = columns_named(names)
-    after = given.applied()
+    after = given.applied(probe=rows)
     made: list[Any] = [(after, None)]
     if change.change_data:
         made += [(before, "update_preimage"), (after, "update_postimage")]

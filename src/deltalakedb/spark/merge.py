@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from deltalakedb.actions import Metadata
 from deltalakedb.actions.arrow import schema_from_any
-from deltalakedb.actions.datatypes import StructField, StructType
+from deltalakedb.actions.datatypes import StructType
 from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.errors import AmbiguousMergeError, ConfigurationError, InvalidConditionError
 from deltalakedb.snapshot.predicate import Constant, Opaque, Predicate, conjunction
 from deltalakedb.spark.assignments import Assignments
+from deltalakedb.spark.by_name import fitted, has_struct
 from deltalakedb.spark.changes import (
     Emitted,
     RowChange,
@@ -38,7 +39,7 @@ from deltalakedb.spark.generated import anew, generated_columns
 from deltalakedb.spark.merge_plan import read_condition, small, source_bounds
 from deltalakedb.spark.scan import FILE, ROW, planned, quoted, spark_types
 from deltalakedb.transaction.attempt import ReadSet
-from deltalakedb.transaction.change_table import add_columns
+from deltalakedb.transaction.change_table import widen_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -153,26 +154,20 @@ class _Merge:
     # --- before anything is read ------------------------------------------------------------
 
     def _add_columns(self, source: DataFrame) -> None:
-        """Columns of the source that the table lacks, where a clause would set them."""
+        """Columns and fields of the source that the table lacks, where a clause would set them."""
         change = self._change
-        known = {field.name.lower() for field in change.metadata.schema.fields}
         named: set[str] = set()
         for clause in self._clauses:
             if clause.assignments == ALL:
                 named |= {name.lower() for name in source.columns}
             elif isinstance(clause.assignments, Mapping):
                 named |= {_last(name).lower() for name in clause.assignments}
-        missing = [
-            field
-            for field in schema_from_any(source.schema).fields
-            if field.name.lower() not in known and field.name.lower() in named
-        ]
-        if not missing:
-            return
-        added = StructType(tuple(StructField(f.name, f.type, nullable=True) for f in missing))
-        control = add_columns(change.snapshot.table, change.table.state(), added).actions
-        change.parts.control = control
-        change.metadata = next(one for one in control if isinstance(one, Metadata))
+        given = schema_from_any(source.schema).fields
+        used = StructType(tuple(field for field in given if field.name.lower() in named))
+        control = widen_columns(change.table.state(), used)
+        if control:
+            change.parts.control = control
+            change.metadata = next(one for one in control if isinstance(one, Metadata))
 
     def _prepared(self) -> dict[int, list[Column]]:
         """The new values of all columns, by the number of the clause."""
@@ -191,13 +186,25 @@ class _Merge:
         if given == ALL:
             given = self._all(clause)
         assert isinstance(given, Mapping)  # noqa: S101 - the builder takes nothing else
+        probe = self._probe(clause.kind) if any(map(has_struct, types.values())) else None
         if clause.act == "update":
-            return Assignments(schema, given, alias=self._t).applied(alias=self._t)
+            return Assignments(schema, given, alias=self._t).applied(alias=self._t, probe=probe)
         values = Assignments(schema, given, alias=self._t).whole()
         return [
-            *(values.get(f.name, F.lit(None)).cast(types[f.name]) for f in schema.fields),
+            *(
+                fitted(values.get(f.name, F.lit(None)), types[f.name], probe, f.name)
+                for f in schema.fields
+            ),
             *anew(schema, values),
         ]
+
+    def _probe(self, kind: Kind) -> DataFrame:
+        """No rows, with the columns that a clause can name."""
+        source = self._given_source.alias(self._s)
+        if kind == "not matched":
+            return source
+        target = self._widened(self._change.empty()).alias(self._t)
+        return target if kind == "not matched by source" else target.crossJoin(source)
 
     def _all(self, clause: Clause) -> dict[str, Column]:
         from pyspark.sql import functions as F  # noqa: N812
@@ -466,12 +473,17 @@ class _Merge:
         """The rows with the columns that the table gets by this MERGE."""
         from pyspark.sql import functions as F  # noqa: N812
 
-        schema = self._change.metadata.schema
+        schema, before = self._change.metadata.schema, self._change.snapshot.schema
         types = spark_types(schema)
-        there = {field.name for field in self._change.snapshot.schema.fields}
-        new = {
-            f.name: F.lit(None).cast(types[f.name]) for f in schema.fields if f.name not in there
-        }
+        new = {}
+        for field in schema.fields:
+            known = before.get(field.name)
+            if known is None:
+                new[field.name] = F.lit(None).cast(types[field.name])
+            elif str(known.type) != str(field.type):
+                new[field.name] = fitted(
+                    F.col(quoted(field.name)), types[field.name], rows, field.name
+                )
         return rows.withColumns(new) if new else rows
 
     def _parameters(self, text: str | None) -> dict[str, Any]:

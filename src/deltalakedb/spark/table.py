@@ -15,6 +15,7 @@ from deltalakedb.spark.lakes import lake_of
 from deltalakedb.spark.merge_builder import DeltaMergeBuilder
 from deltalakedb.spark.optimize_builder import DeltaOptimizeBuilder
 from deltalakedb.spark.scan import scan, session_zone
+from deltalakedb.spark.table_builder import DeltaTableBuilder
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -90,6 +91,29 @@ class DeltaTable:
         except TableNotFoundError:
             return False
         return True
+
+    @classmethod
+    def create(
+        cls, sparkSession: SparkSession, *, catalog: str | Lake | None = None
+    ) -> DeltaTableBuilder:
+        """Put a new table together; `execute()` creates it."""
+        return cls._builder(sparkSession, catalog, if_not_exists=False)
+
+    @classmethod
+    def createIfNotExists(
+        cls, sparkSession: SparkSession, *, catalog: str | Lake | None = None
+    ) -> DeltaTableBuilder:
+        """The same; a table of that name that is there already is left as it is."""
+        return cls._builder(sparkSession, catalog, if_not_exists=True)
+
+    @classmethod
+    def _builder(
+        cls, spark: SparkSession, catalog: str | Lake | None, *, if_not_exists: bool
+    ) -> DeltaTableBuilder:
+        lake = lake_of(spark, catalog)
+        return DeltaTableBuilder(
+            spark, lake, lambda table: cls(spark, lake, table), if_not_exists=if_not_exists
+        )
 
     @classmethod
     def convertToDelta(

@@ -24,6 +24,9 @@ from deltalakedb.actions.schema import (
     COLUMN_ID,
     LONG,
     PHYSICAL_NAME,
+    ArrayType,
+    DataType,
+    MapType,
     StructField,
     StructType,
     assign_column_mapping,
@@ -207,6 +210,40 @@ def add_columns(table: TableRecord, base: TableState, columns: Any) -> Change:
         operation="ADD COLUMNS",
         parameters={"columns": dumps(shown)},
     )
+
+
+def widen_columns(base: TableState, columns: StructType) -> tuple[Action, ...]:
+    """Columns added that a table lacks, and fields that its structs lack; nothing else changes."""
+    after = _widened(base.metadata.schema, columns)
+    if after == base.metadata.schema:
+        return ()
+    mapped, configuration = _mapped(after, base.metadata.configuration, new_name=_random_name)
+    metadata = replace(
+        base.metadata, schema_string=schema_to_json(mapped), configuration=configuration
+    )
+    return _with_protocol(base, metadata)
+
+
+def _widened(struct: StructType, other: StructType) -> StructType:
+    fields = [
+        field
+        if (more := other.get(field.name)) is None
+        else replace(field, type=_widened_type(field.type, more.type))
+        for field in struct.fields
+    ]
+    new = [f for f in other.fields if struct.get(f.name) is None]
+    return replace(struct, fields=(*fields, *(StructField(f.name, f.type) for f in new)))
+
+
+def _widened_type(kind: DataType, other: DataType) -> DataType:
+    if isinstance(kind, StructType) and isinstance(other, StructType):
+        return _widened(kind, other)
+    if isinstance(kind, ArrayType) and isinstance(other, ArrayType):
+        element = _widened_type(kind.element_type, other.element_type)
+        return replace(kind, element_type=element)
+    if isinstance(kind, MapType) and isinstance(other, MapType):
+        return replace(kind, value_type=_widened_type(kind.value_type, other.value_type))
+    return kind
 
 
 def replace_columns(base: TableState, columns: Any) -> tuple[Action, ...]:

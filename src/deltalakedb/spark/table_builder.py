@@ -1,0 +1,161 @@
+"""New tables as they are put together, as in `delta.tables.DeltaTableBuilder`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from deltalakedb.errors import ConfigurationError, TableNotFoundError
+from deltalakedb.spark.generated import EXPRESSION
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import DataType, StructField, StructType
+
+    from deltalakedb.lake import Lake
+    from deltalakedb.spark.table import DeltaTable
+    from deltalakedb.table import Table
+
+
+class DeltaTableBuilder:
+    """A table to be created; `execute()` does it, in its first version."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        made: Callable[[Table], DeltaTable],
+        *,
+        if_not_exists: bool,
+    ) -> None:
+        from pyspark.sql.types import StructType
+
+        self._spark = spark
+        self._lake = lake
+        self._made = made
+        self._if_not_exists = if_not_exists
+        self._name: str | None = None
+        self._location: str | None = None
+        self._comment: str | None = None
+        self._schema = StructType()
+        self._partitions: list[str] = []
+        self._clusters: list[str] = []
+        self._properties: dict[str, str] = {}
+
+    def tableName(self, identifier: str) -> DeltaTableBuilder:
+        """Its name in the catalog."""
+        self._name = identifier
+        return self
+
+    def location(self, location: str) -> DeltaTableBuilder:
+        """Where its files will lie."""
+        self._location = location
+        return self
+
+    def comment(self, comment: str) -> DeltaTableBuilder:
+        """What it is about."""
+        self._comment = comment
+        return self
+
+    def addColumn(
+        self,
+        colName: str,
+        dataType: str | DataType,
+        nullable: bool = True,  # noqa: FBT001, FBT002 - Delta's
+        generatedAlwaysAs: str | None = None,
+        *,
+        comment: str | None = None,
+    ) -> DeltaTableBuilder:
+        """A column; `generatedAlwaysAs` is an expression of others that its values follow from."""
+        if generatedAlwaysAs is not None and not isinstance(generatedAlwaysAs, str):
+            raise ConfigurationError(
+                f"Column {colName!r} cannot be an identity column",
+                why="Such columns can be read here, and not written",
+                fix="Pass an expression of other columns, e.g. 'CAST(at AS DATE)'",
+            )
+        metadata = {} if generatedAlwaysAs is None else {EXPRESSION: generatedAlwaysAs}
+        if comment is not None:
+            metadata["comment"] = comment
+        self._schema = self._schema.add(colName, dataType, nullable, metadata)
+        return self
+
+    def addColumns(self, cols: StructType | Iterable[StructField]) -> DeltaTableBuilder:
+        """Columns as some schema has them."""
+        for field in getattr(cols, "fields", cols):
+            self._schema = self._schema.add(field)
+        return self
+
+    def partitionedBy(self, *cols: str | list[str] | tuple[str, ...]) -> DeltaTableBuilder:
+        """Its partition columns."""
+        self._partitions = _names(cols)
+        return self
+
+    def clusterBy(self, *cols: str | list[str] | tuple[str, ...]) -> DeltaTableBuilder:
+        """Its clustering columns."""
+        self._clusters = _names(cols)
+        return self
+
+    def property(self, key: str, value: str) -> DeltaTableBuilder:
+        """A table property."""
+        self._properties[key] = value
+        return self
+
+    def execute(self) -> DeltaTable:
+        """Create it."""
+        from deltalakedb.storage import normalise_location
+        from deltalakedb.transaction.take_over import default_name
+
+        if self._location is None:
+            raise ConfigurationError(
+                "It is not said where the table will lie", fix="Add .location('…')"
+            )
+        name = self._name
+        if name is None:
+            name = default_name(normalise_location(self._location))
+        if self._if_not_exists:
+            try:
+                return self._made(self._lake.table(name))
+            except TableNotFoundError:
+                pass
+        self._check_generated()
+        table = self._lake.create_table(
+            name,
+            location=self._location,
+            schema=self._schema,
+            partition_by=self._partitions,
+            cluster_by=self._clusters,
+            properties=self._properties,
+            description=self._comment,
+        )
+        return self._made(table)
+
+    def _check_generated(self) -> None:
+        """Expressions are resolved by Spark once, before rows depend on them."""
+        from pyspark.errors import PySparkException
+        from pyspark.sql import functions as F  # noqa: N812 - its usual name
+        from pyspark.sql.types import StructType
+
+        plain = [field for field in self._schema.fields if EXPRESSION not in field.metadata]
+        empty = self._spark.createDataFrame([], StructType(plain))
+        for field in self._schema.fields:
+            if EXPRESSION not in field.metadata:
+                continue
+            text = field.metadata[EXPRESSION]
+            try:
+                made = empty.withColumn(field.name, F.expr(text).cast(field.dataType))
+                _ = made.schema
+                known: Any = getattr(made, "_jdf", None)
+                if known is None or known.queryExecution().analyzed().deterministic():
+                    continue
+                why = "It gives another value each time"
+            except PySparkException as error:
+                why = str(error).strip().partition("\n")[0]
+            raise ConfigurationError(
+                f"Column {field.name!r} cannot be generated as {text!r}",
+                why=why,
+                fix="Write an expression of columns of the table that are not generated",
+            )
+
+
+def _names(cols: Iterable[str | list[str] | tuple[str, ...]]) -> list[str]:
+    return [name for one in cols for name in ([one] if isinstance(one, str) else one)]
