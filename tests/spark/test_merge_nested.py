@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.types import StructType
 
 import deltalakedb
 from deltalakedb.errors import SchemaMismatchError
@@ -29,10 +30,16 @@ def target(
         "array(named_struct('x', id)) AS many FROM RANGE(1, 4)"
     )
     made = lake.create_table(
-        name, location=str(folder / name), schema=frame.schema, properties=properties
+        name,
+        location=str(folder / name),
+        schema=StructType.fromDDL(COLUMNS),
+        properties=properties,
     )
     made.append(frame)
     return DeltaTable.forName(spark, name, catalog=lake)
+
+
+COLUMNS = "id long, s struct<a: long, b: string>, many array<struct<x: long>>"
 
 
 def plain(value: Any) -> Any:

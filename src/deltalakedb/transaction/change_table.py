@@ -232,7 +232,20 @@ def _widened(struct: StructType, other: StructType) -> StructType:
         for field in struct.fields
     ]
     new = [f for f in other.fields if struct.get(f.name) is None]
-    return replace(struct, fields=(*fields, *(StructField(f.name, f.type) for f in new)))
+    added = [StructField(f.name, _loose(f.type)) for f in new]
+    return replace(struct, fields=(*fields, *added))
+
+
+def _loose(kind: DataType) -> DataType:
+    """The type with nulls allowed everywhere: rows at hand do not speak for those to come."""
+    if isinstance(kind, StructType):
+        fields = (replace(f, type=_loose(f.type), nullable=True) for f in kind.fields)
+        return replace(kind, fields=tuple(fields))
+    if isinstance(kind, ArrayType):
+        return replace(kind, element_type=_loose(kind.element_type), contains_null=True)
+    if isinstance(kind, MapType):
+        return replace(kind, value_type=_loose(kind.value_type), value_contains_null=True)
+    return kind
 
 
 def _widened_type(kind: DataType, other: DataType) -> DataType:
