@@ -39,7 +39,8 @@ def feed_schema(schema: StructType) -> StructType:
     """The columns of the table, and those of the feed."""
     return StructType(
         (
-            *schema.fields,
+            # Whether they may be null is a matter of rows that are written, not of what is told.
+            *(replace(field, nullable=True) for field in schema.fields),
             StructField(CHANGE_TYPE, STRING),
             StructField(VERSION, LONG),
             StructField(MOMENT, TIMESTAMP),
