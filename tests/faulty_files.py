@@ -73,6 +73,14 @@ class FaultyFiles:
             self.faults[kind] += 1
             return kind
 
+    def garble(self, data: bytes, fault: str) -> bytes:
+        """Other bytes. Nothing garbles two answers in the same way."""
+        with self._lock:
+            at = self._chance.randrange(len(data)) if data else 0
+        if fault == "shortened" or not data:
+            return data[:at]
+        return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
 
 def _kinds(call: str) -> tuple[str, ...]:
     if call == "write":
@@ -112,7 +120,7 @@ class _FaultyOs:
                     return done
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             if fault in ("garbled", "shortened"):
-                return _garble(act(*arguments, **options), fault)
+                return self._faults.garble(act(*arguments, **options), fault)
             if fault in ("after", "made twice"):
                 act(*arguments, **options)
             if fault == "made twice":
@@ -140,13 +148,6 @@ class _FaultyStore:
             if fault == "before":
                 raise GenericError("Generic LocalFileSystem error: Input/output error (os error 5)")
             answer = found(*arguments, **options)
-            return answer if fault is None else _garble(bytes(answer), fault)
+            return answer if fault is None else self._faults.garble(bytes(answer), fault)
 
         return call
-
-
-def _garble(data: bytes, fault: str) -> bytes:
-    middle = len(data) // 2
-    if fault == "shortened" or not data:
-        return data[:middle]
-    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]

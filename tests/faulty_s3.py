@@ -7,6 +7,7 @@ one visible too early, or would have changed one.
 
 import random
 import re
+import secrets
 import threading
 import time
 from collections import Counter
@@ -216,8 +217,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         body = answer.body
         if fault == "garbled" and answer.status == 200 and body:
-            middle = len(body) // 2
-            body = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
+            # Nothing garbles two answers in the same way.
+            at = secrets.randbelow(len(body))
+            body = body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
         elif fault == "shortened" and answer.status == 200:
             body = body[: len(body) // 2]
         self.send_response(answer.status)
