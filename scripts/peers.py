@@ -1,8 +1,9 @@
 """Bring the engines that cannot live in .venv, for tests and benchmarks (`make peers`).
 
 Each has a folder below build/peers: `sail` is an environment of its own, `delta-spark` holds the
-jars of Delta for Spark. What is there with the right pins is left alone. One that cannot be brought
-(no Maven, no network) is no failure: the reason is kept beside it, and tests skip with it.
+jars of Delta for Spark, `hadoop-aws` those of Hadoop for S3. What is there with the right pins is
+left alone. One that cannot be brought (no Maven, no network) is no failure: the reason is kept
+beside it, and tests skip with it.
 """
 
 import fcntl
@@ -12,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from deltalakedb.errors import DeltaLakeDbError
@@ -23,7 +25,13 @@ PEERS = ROOT / "build" / "peers"
 
 MAVEN_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 # Spark ships the rest itself, mostly in newer versions.
-JARS_OF = "io.delta,io.unitycatalog"
+JARS_OF = {
+    "delta-spark": ("io.delta", "io.unitycatalog"),
+    "hadoop-aws": (
+        *("org.apache.hadoop", "software.amazon.awssdk", "software.amazon.eventstream"),
+        *("software.amazon.s3.analyticsaccelerator", "org.reactivestreams"),
+    ),
+}
 
 
 class CannotBringError(Exception):
@@ -36,7 +44,8 @@ def main() -> None:
     with (PEERS / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         bring("sail", (PINS / "sail.txt", ROOT / "constraints.txt"), sail)
-        bring("delta-spark", (PINS / "delta-spark.xml",), delta_spark)
+        for name in JARS_OF:
+            bring(name, (PINS / f"{name}.xml",), partial(jars, name))
 
 
 def bring(name: str, pins: tuple[Path, ...], make: Callable[[Path], None]) -> None:
@@ -75,8 +84,8 @@ def sail(folder: Path) -> None:
     )
 
 
-def delta_spark(folder: Path) -> None:
-    """The jars of Delta for Spark, for `spark.jars`."""
+def jars(name: str, folder: Path) -> None:
+    """The jars of a peer, for `spark.jars`."""
     maven = shutil.which("mvn")
     if maven is None:
         raise CannotBringError(
@@ -93,14 +102,14 @@ def delta_spark(folder: Path) -> None:
             "--quiet",
             "-Dstyle.color=never",
             "--file",
-            str(PINS / "delta-spark.xml"),
+            str(PINS / f"{name}.xml"),
         ),
-        *(f"{MAVEN_PLUGIN}:copy-dependencies", f"-DincludeGroupIds={JARS_OF}"),
+        *(f"{MAVEN_PLUGIN}:copy-dependencies", f"-DincludeGroupIds={','.join(JARS_OF[name])}"),
         *("-DincludeScope=runtime", f"-DoutputDirectory={folder}"),
         JAVA_HOME=str(java),
     )
-    if not any(folder.glob("delta-spark_*.jar")):
-        raise CannotBringError("Maven ended well, but brought no jar of delta-spark")
+    if not any(folder.glob(f"{name}*.jar")):
+        raise CannotBringError(f"Maven ended well, but brought no jar of {name}")
 
 
 def run(*command: str, **variables: str) -> None:

@@ -233,6 +233,10 @@ class SparkWorker(Reader):
         """Run a statement; its rows. `Refused` with what the engine said."""
         return self.ask({"sql": statement}).result()
 
+    def run(self, statement: str) -> None:
+        """Run a statement whose answer does not matter (PySpark cannot show that of OPTIMIZE)."""
+        self.ask({"run": statement}).result()
+
     def _read(self, path: str, version: int | None, timestamp: datetime | None) -> pa.Table:
         return self.ask_read(Path(path), version=version, timestamp=timestamp).result()
 
@@ -257,7 +261,7 @@ class Sail(SparkWorker):
     name = "Sail"
 
     def __init__(self, folder: Path) -> None:
-        python = _peer(self.name, "sail") / "bin" / "python"
+        python = peer(self.name, "sail") / "bin" / "python"
         super().__init__(str(python), {"sail": True}, {"RUST_LOG": "error"}, folder)
 
 
@@ -268,7 +272,7 @@ class DeltaSpark(SparkWorker):
     slow = True
 
     def __init__(self, folder: Path) -> None:
-        jars = ",".join(str(jar) for jar in sorted(_peer(self.name, "delta-spark").glob("*.jar")))
+        jars = ",".join(str(jar) for jar in sorted(peer(self.name, "delta-spark").glob("*.jar")))
         try:
             java = java_home()
         except DeltaLakeDbError as error:
@@ -308,7 +312,7 @@ class Peers:
         return iter(self.there.values())
 
 
-def _peer(reader: str, name: str) -> Path:
+def peer(reader: str, name: str) -> Path:
     """Where an engine lies that `make peers` brings."""
     folder, reason = PEERS / name, PEERS / f"{name}.missing"
     if (folder / ".ready").exists():

@@ -7,6 +7,7 @@ several requests are worked on at once. It ends with its input.
 
     {"number": 1, "read": folder, "options": {…}, "into": file}   rows go to an Arrow file
     {"number": 2, "sql": statement, "into": file}                 the rows of a statement
+    {"number": 3, "run": statement, "into": file}                 a statement, whatever it says
 """
 
 from __future__ import annotations
@@ -54,7 +55,11 @@ def frame(spark: SparkSession, request: dict[str, Any]) -> DataFrame:
 def answer(spark: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
     """Do what is asked; errors are answers too."""
     try:
-        table = frame(spark, request).toArrow()
+        if "run" in request:
+            spark.sql(request["run"]).collect()
+            table = pa.table({})
+        else:
+            table = frame(spark, request).toArrow()
         with pa.OSFile(request["into"], "wb") as sink, pa.ipc.new_file(sink, table.schema) as file:
             file.write_table(table)
         return {"number": request["number"]}

@@ -118,6 +118,15 @@ def test_changes_are_read_by_version_and_time(
         assert later.collect()[0]._commit_timestamp.timestamp() == moment.timestamp()
 
 
+def test_no_rows_are_read_where_there_are_none(
+    spark: SparkSession, lake: Lake, url: str, tmp_path: Path
+) -> None:
+    lake.create_table("source.empty", location=str(tmp_path / "t"), schema=IDS)
+    assert read(spark, url, "source.empty").collect() == []
+    changes = read(spark, url, "source.empty", readChangeFeed="true", startingVersion=0)
+    assert changes.collect() == []
+
+
 def test_changes_without_a_feed_are_known_where_rows_were_only_added(
     spark: SparkSession, lake: Lake, url: str, tmp_path: Path
 ) -> None:

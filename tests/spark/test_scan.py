@@ -218,6 +218,7 @@ def test_nothing_is_left_behind(spark: SparkSession, lake: Lake, tmp_path: Path)
 def test_java_writes_paths_its_own_way() -> None:
     assert java_encoded("/a b/é%#?[x]/y=z,1;'~") == "/a%20b/é%25%23%3F%5Bx%5D/y=z,1;'~"
     assert hadoop_uri("s3://b/t", "x%20y") == "s3a://b/t/x%20y"
+    assert hadoop_uri("s3://b/a b/é%20", "x") == "s3a://b/a%20b/%C3%A9%20/x"
     assert hadoop_uri("file:///t", "s3://b/x") == "s3a://b/x"
     assert metadata_path("s3a://b/t/x%20y") == "s3a://b/t/x%20y"
     assert metadata_path("file:///t/%C3%A9") == "file:/t/é"

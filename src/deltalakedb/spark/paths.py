@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 # Names of the same store: Hadoop's connector for S3 answers to s3a only.
 _HADOOP: Final = {"s3": "s3a", "s3n": "s3a", "gcs": "gs", "az": "abfss", "azure": "abfss"}
@@ -21,6 +21,9 @@ def hadoop_uri(location: str, log_path: str) -> str:
     if log_path.startswith("/"):
         return f"file://{log_path}"
     scheme, _, rest = location.partition(":")
+    if scheme != "file":
+        # Those of object stores are as somebody wrote them.
+        rest = quote(unquote(rest), safe="/:@!$&'()*+,;=~")
     return f"{_HADOOP.get(scheme, scheme)}:{rest}/{log_path}"
 
 

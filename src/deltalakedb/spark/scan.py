@@ -33,6 +33,7 @@ from deltalakedb.actions.datatypes import (
 from deltalakedb.actions.partition import decode_partition_value, decode_path, partition_directory
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.actions.schema import schema_to_json
+from deltalakedb.errors import UnsupportedFeatureError
 from deltalakedb.snapshot.data_files import DataFile, deleted_rows
 from deltalakedb.snapshot.dataset import layout_of
 from deltalakedb.snapshot.predicate import Opaque, Predicate
@@ -95,6 +96,13 @@ def scan_files(
     """
     import pyarrow.compute as pc
 
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise UnsupportedFeatureError(
+            f"Table {snapshot.table.name!r} cannot be read or changed this way by Spark Connect",
+            why="The files to scan are handed over in a folder that the server does not have",
+            fix='Read and write by format("deltalakedb"), or use a classic session of Spark for '
+            "toDF, delete, update and merge",
+        )
     reader = _Reader(spark, snapshot)
     with_vector = pc.is_valid(files["deletion_vector"])
     plain = files.filter(pc.invert(with_vector))
