@@ -71,7 +71,8 @@ def compare(
     order = list(contestants.items())
     for turn in range(rounds):
         # Another order each round: nobody always runs after the same neighbour.
-        for name, contestant in order[turn % len(order) :] + order[: turn % len(order)]:
+        turned = order[turn % len(order) :] + order[: turn % len(order)]
+        for name, contestant in reversed(turned) if turn % 2 else turned:
             gc.collect()
             times[name].append(contestant())
     report.medians[scenario] = {name: statistics.median(found) for name, found in times.items()}
