@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from deltalakedb.actions import AddFile
 
 _CODECS: Final = {"none": "none", "snappy": "snappy", "zstd": "zstd", "gzip": "gzip"}
-# As the staging function has it. Measured: 0.61 of the size that snappy makes, in no more time;
-# Spark's level 3 makes 0.53, and takes about a fifth longer.
+# As the staging function has it. Measured: 0.61 of the size that snappy makes, in about the time;
+# Spark's level 3 makes 0.53, and takes longer.
 _ZSTD_LEVEL: Final = {"parquet.compression.codec.zstd.level": "1"}
 _TYPES: Final = frozenset(
     {"string", "binary", "boolean", "byte", "short", "integer", "long", "float", "double"}
