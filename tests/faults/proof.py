@@ -18,12 +18,16 @@ from fix_s3 import S3Server
 def wait_until_published(
     lake: Lake, *, seconds: float, alive: Callable[[], None] = lambda: None
 ) -> None:
-    """Until no table has a backlog; what stands in the way is told."""
+    """Until no table has a backlog; what stands in the way for `seconds` is told."""
     deadline = time.monotonic() + seconds
+    least = 0
     while behind := [status for status in lake.mirror.status() if status.backlog]:
         alive()
         blocked = [status for status in behind if status.state in ("blocked", "drifted")]
         assert not blocked, blocked
+        left = sum(status.backlog for status in behind)
+        if not least or left < least:
+            least, deadline = left, time.monotonic() + seconds
         assert time.monotonic() < deadline, behind
         time.sleep(0.05)
 
