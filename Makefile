@@ -22,8 +22,9 @@ $(READY): pyproject.toml constraints.txt
 peers: $(READY) ## bring the engines that need a place of their own (build/peers); what cannot be had is told
 	@$(BIN)/python scripts/peers.py
 
-demo: $(READY) ## run the main job on the embedded default
-	@$(BIN)/python -m deltalakedb.demo $(ARGS)
+demo: $(READY) ## the whole story on the embedded default, in under two minutes (its data: build/demo)
+	@rm -rf build/demo
+	@$(BIN)/python -m deltalakedb.demo --folder build/demo $(ARGS)
 
 test: $(READY) peers ## run the tests, a real Postgres included (ARGS="-k name" narrows them)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)

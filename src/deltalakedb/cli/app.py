@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -40,11 +41,19 @@ def _options(
 
 
 @app.command()
-def demo() -> None:
-    """Tell the whole story on a catalog in a temporary folder."""
+def demo(
+    *,
+    folder: Annotated[
+        Path | None, typer.Option(help="A new or empty folder for its data; any, unless named.")
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Go on serving the operations page until Ctrl-C.")
+    ] = False,
+) -> None:
+    """Tell the whole story on SQLite and local files, with Spark and delta-rs."""
     from deltalakedb.demo import main
 
-    main()
+    raise typer.Exit(main(folder=folder, keep=keep))
 
 
 def run(arguments: Sequence[str]) -> int:

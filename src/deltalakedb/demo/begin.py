@@ -1,0 +1,50 @@
+"""How the demo begins: what it needs is there, and it has a folder of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from pathlib import Path
+
+from deltalakedb.errors import ConfigurationError, MissingDriverError
+
+
+def main(*, folder: Path | None = None, keep: bool = False) -> int:
+    """Tell the whole story on SQLite and local files; 1 where something in it was not true.
+
+    Its data stay in `folder` (a new one, unless named). With `keep` the operations page is served
+    until Ctrl-C.
+    """
+    _require_packages()
+    place = _place(folder)
+    from deltalakedb.demo.story import tell
+    from deltalakedb.demo.telling import Telling
+
+    telling = Telling()
+    tell(telling, place, keep=keep)
+    return int(telling.failed > 0)
+
+
+def _require_packages() -> None:
+    """Say at once what is missing, and not in the middle of the story."""
+    needed = ("deltalake", "pyspark", "rich")
+    missing = [name for name in needed if not importlib.util.find_spec(name)]
+    if missing:
+        raise MissingDriverError(
+            f"The demo needs {' and '.join(missing)}",
+            why="Spark writes its tables, and delta-rs reads what was published",
+            fix="pip install 'deltalakedb[cli,spark]' deltalake",
+        )
+
+
+def _place(folder: Path | None) -> Path:
+    if folder is None:
+        return Path(tempfile.mkdtemp(prefix="deltalakedb-demo-"))
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigurationError(
+            f"{folder} is not an empty folder",
+            why="The demo begins with a new catalog, and deletes nothing",
+            fix="Name a folder that does not exist yet, or leave --folder out",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder.resolve()

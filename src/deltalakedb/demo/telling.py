@@ -1,0 +1,62 @@
+"""How the demo speaks: chapters, sentences, what was checked, small tables."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_INDENT: Final = "   "
+
+
+class Telling:
+    """Prints what happens, in colours on a terminal. A check that fails is told, and counted."""
+
+    def __init__(self) -> None:
+        tty = sys.stdout.isatty()
+        self._console = Console(highlight=False, width=None if tty else 120, soft_wrap=not tty)
+        self._started = time.monotonic()
+        self._chapters = 0
+        self.failed = 0
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been told."""
+        return time.monotonic() - self._started
+
+    def title(self, text: str) -> None:
+        """What this is."""
+        self._console.print(Text(text, style="bold"))
+
+    def chapter(self, text: str) -> None:
+        """The next part of the story."""
+        self._chapters += 1
+        line = Text(f"\n{self._chapters}. {text}", style="bold cyan")
+        line.append(f"  {self.seconds:.0f} s", style="dim")
+        self._console.print(line)
+
+    def say(self, text: str, *, style: str = "") -> None:
+        """A sentence, or several lines."""
+        for line in text.splitlines():
+            self._console.print(Text(_INDENT + line, style=style))
+
+    def check(self, text: str, *, ok: bool) -> None:
+        """A claim that was looked at just now."""
+        self.failed += not ok
+        mark, style = ("✓", "green") if ok else ("✗ NOT TRUE:", "bold red")
+        self._console.print(Text(f"{_INDENT}{mark} {text}", style=style))
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """A few rows."""
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        table.add_column("  ")
+        for column in columns:
+            table.add_column(column)
+        for row in rows:
+            table.add_row("", *(Text(str(cell)) for cell in row))
+        self._console.print(table)
