@@ -238,7 +238,7 @@ class _Story:
         with Lake.connect(self._url) as reader, reader.snapshot([ORDERS, DAILY]) as at:
             orders = at[ORDERS].to_arrow().group_by("day").aggregate([("price", "sum")])
             daily = at[DAILY].to_arrow().select(["day", "total"])
-            return _sorted(orders.rename_columns(["day", "total"])).equals(_sorted(daily))
+            return bool(_sorted(orders.rename_columns(["day", "total"])).equals(_sorted(daily)))
 
 
 def _totals(orders: DataFrame) -> DataFrame:
@@ -298,5 +298,6 @@ def _end(telling: Telling, place: Path, url: str) -> None:
         f"  deltalakedb tables  --catalog {url}\n"
         f"  deltalakedb history --catalog {url} {ORDERS} --limit 5\n"
         f"  deltalakedb serve   --catalog {url}\n"
-        f"  python -c \"import deltalake; print(deltalake.DeltaTable('{place}/orders').to_pandas())\""
+        "  python -c 'import deltalake as d; "
+        f'print(d.DeltaTable("{place}/orders").to_pandas())\''
     )
