@@ -97,6 +97,8 @@ NAMED = {
     "pages_at": {"dl_file_pages_validity"},
     # What the operations page asks is bounded only as long as it goes by these.
     "browse_versions": {"dl_table_versions_pkey"},
+    "browse_changes": {"dl_table_versions_newest"},
+    "browse_changes_end": {"dl_table_versions_newest"},
     "browse_growth": {"dl_table_versions_pkey"},
     "browse_files": {"dl_active_files_pkey"},
     "browse_sizes": {"dl_active_files_interval"},
@@ -128,6 +130,9 @@ PARAMS: dict[str, object] = {
     "before": HEAD,
     "operation": None,
     "committer": None,
+    "committed_at": 1_000 + HEAD,
+    "since": 1_000,
+    "searched": 1_000,
 }
 
 

@@ -19,7 +19,7 @@ from web_client import Client, serving
 
 HOSTILE = "<script>alert(1)</script>\"'&"
 TOKEN = "a token of some length"
-PAGES = ["/", "/tables", "/table", "/files", "/mirror", "/metrics-page"]
+PAGES = ["/", "/tables", "/changes", "/table", "/files", "/mirror", "/metrics-page"]
 
 
 @pytest.fixture
@@ -102,7 +102,12 @@ def test_lists_come_in_pages_that_miss_and_repeat_nothing(client: Client) -> Non
     assert len(walk("/api/v1/tables", "tables", behind="true")) == 3
     assert [t["name"] for t in walk("/api/v1/tables", "tables", contains="SCRIPT>")] == [HOSTILE]
     assert walk("/api/v1/tables", "tables", contains="%") == []
-    assert [c["name"] for c in walk("/api/v1/changes", "changes")] == [HOSTILE, "c", "b"]
+    changed = walk("/api/v1/changes", "changes")
+    assert [(one["name"], one["version"]) for one in changed[:5]] == [
+        (HOSTILE, version) for version in (5, 4, 3, 2, 1)
+    ]
+    # These were committed in the same millisecond.
+    assert sorted(one["name"] for one in changed[5:]) == sorted([HOSTILE, "b", "c"])
     history = walk("/api/v1/versions", "versions", name=HOSTILE)
     assert [one["version"] for one in history] == [5, 4, 3, 2, 1, 0]
     assert history[0]["operation_parameters"]["predicate"] == "</pre><script>"
@@ -138,6 +143,41 @@ def test_who_changed_what_is_searched(
     assert search(operation="CREATE TABLE", cursor=cursor or "") == ([0], None)
     page = client(f"/table?{urlencode({'name': HOSTILE, 'operation': 'CREATE TABLE'})}").text
     assert "among those that were looked at" in page
+
+
+def test_who_changed_what_is_searched_in_all_tables(
+    client: Client, small_lake: Lake, open_lake: OpenLake, clock: ManualClock
+) -> None:
+    clock.advance(1000)
+    open_lake(committer="bob").table("b").commit([add("b.parquet")], operation="STREAMING UPDATE")
+
+    def search(**query: str | int) -> list[tuple[str, int]]:
+        found = client.get("/api/v1/changes", **query)
+        return [(one["name"], one["version"]) for one in found["changes"]]
+
+    assert search(committer="bob") == [("b", 1)]
+    assert search(operation="<img src=x>") == [(HOSTILE, 5)]
+    assert search(operation="WRITE", committer="bob") == []
+    assert len(search(operation="CREATE TABLE")) == 3
+    times = [one.committed_at for one in small_lake.table(HOSTILE).history()][::-1]
+    found = search(since=moment(times[2]) or "", until=moment(times[4]) or "", committer="ann")
+    assert found == [(HOSTILE, 4), (HOSTILE, 3), (HOSTILE, 2)]
+    assert search(until="1999-01-01") == search(since="2999-01-01") == []
+    page = client(f"/changes?{urlencode({'committer': 'bob'})}").text
+    assert ("STREAMING UPDATE" in page, "&lt;img" in page) == (True, False)
+
+
+def test_a_search_in_all_tables_goes_on_where_it_has_looked_enough(
+    client: Client, small_lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_lake.drop_table("c", force=True)
+    monkeypatch.setattr(browse, "SEARCHED", 2)
+    answers = [client.get("/api/v1/changes", operation="CREATE TABLE")]
+    while cursor := answers[-1]["next"]:
+        answers.append(client.get("/api/v1/changes", operation="CREATE TABLE", cursor=cursor))
+    found = [one["name"] for answer in answers for one in answer["changes"]]
+    assert (sorted(found), len(answers) >= 4) == (sorted([HOSTILE, "b"]), True)
+    assert "among those that were looked at" in client("/changes?operation=CREATE+TABLE").text
 
 
 def test_growth_and_sizes_are_told(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote, urlencode
+from uuid import UUID
 
 import pytest
 
@@ -86,10 +87,14 @@ BAD = [
     ("/tables?cursor=%E2%82%AC", 400),
     (f"/tables?cursor={make_cursor(7)}", 400),
     (f"/tables?cursor={make_cursor('a', 'b')}", 400),
-    (f"/?cursor={make_cursor(-1, 'a')}", 400),
-    (f"/?cursor={make_cursor(2**63, 'a')}", 400),
-    (f"/?cursor={make_cursor(1, chr(0))}", 400),
-    (f"/?cursor={make_cursor(1, chr(0xD800))}", 400),
+    (f"/tables?cursor={make_cursor(chr(0))}", 400),
+    (f"/tables?cursor={make_cursor(chr(0xD800))}", 400),
+    (f"/changes?cursor={make_cursor(-1, str(UUID(int=1)))}", 400),
+    (f"/changes?cursor={make_cursor(2**63, str(UUID(int=1)))}", 400),
+    (f"/changes?cursor={make_cursor(1, 'no id of a table')}", 400),
+    (f"/changes?cursor={make_cursor(1)}", 400),
+    ("/changes?name=a", 400),
+    ("/changes?since=yesterday", 400),
     (f"/table?name={quote(NAME)}&cursor={make_cursor(True)}", 400),
     (f"/table?name={quote(NAME)}&since=yesterday", 400),
     (f"/api/v1/versions?name={quote(NAME)}&until=%3Cscript%3E", 400),

@@ -7,8 +7,9 @@ after the last row of the one before (no offsets), and nothing reads a whole led
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 from deltalakedb.store.relations import LIVE
 from deltalakedb.store.rows import decode_map
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 # So many versions are looked at for one page of a search, and so many files for a distribution.
 SEARCHED = 50_000
 SAMPLED = 100_000
+_NIL = str(UUID(int=0))
 SIZE_BOUNDS = tuple(1024 * 4**n for n in range(11))
 
 
@@ -60,20 +62,6 @@ class TableLine(NamedTuple):
     checkpoint_version: int | None
     checkpoint_error: str | None
     drift: Mapping[str, Any] | None
-
-
-class ChangeLine(NamedTuple):
-    """The newest commit of a table."""
-
-    name: str
-    version: int
-    committed_at: int
-    committer: str | None
-    operation: str | None
-    num_adds: int
-    num_removes: int
-    live_files: int
-    live_bytes: int
 
 
 class VersionLine(NamedTuple):
@@ -180,26 +168,43 @@ def tables(
     ]
 
 
-def changes(session: Session, *, limit: int, before: tuple[int, str] | None) -> list[ChangeLine]:
-    """The newest commit of each table, the newest first."""
-    committed_at, name = (LIVE, "") if before is None else before
+class Changes(NamedTuple):
+    """Commits with the names of their tables, and where to go on: None at the end."""
+
+    changes: list[tuple[str, VersionLine]]
+    before: tuple[int, str] | None
+
+
+def changes(
+    session: Session,
+    *,
+    limit: int,
+    before: tuple[int, str] | None = None,
+    operation: str | None = None,
+    committer: str | None = None,
+    since: int = 0,
+    until: int = LIVE,
+) -> Changes:
+    """The newest `limit` commits of all tables that fit, of those before (time, table id) `before`.
+
+    One call looks at most at `SEARCHED` commits, as `versions` does.
+    """
+    start = (min(until, LIVE - 1) + 1, _NIL)
+    committed_at, table_id = start if before is None else min(before, start)
+    stretch = {"committed_at": committed_at, "table_id": table_id, "since": since}
     rows = session.run(
         "browse_changes",
-        committed_at=committed_at,
-        name=name,
+        **stretch,
+        searched=SEARCHED,
+        operation=operation,
+        committer=committer,
         limit=limit,
     )
-    return [
-        ChangeLine(
-            session.decode_text(row[0]),
-            row[1],
-            row[2],
-            _text(session, row[3]),
-            _text(session, row[4]),
-            *row[5:],
-        )
-        for row in rows
-    ]
+    found = [(session.decode_text(row[1]), _version(session, row[2:])) for row in rows]
+    if len(found) == limit:
+        return Changes(found, (found[-1][1].committed_at, str(rows[-1][0])))
+    end = session.one("browse_changes_end", **stretch, searched=SEARCHED - 1)
+    return Changes(found, None if end is None else (int(end[0]), str(end[1])))
 
 
 class Stretch(NamedTuple):
@@ -243,20 +248,21 @@ def versions(
         committer=committer,
         limit=limit,
     )
-    found = [
-        VersionLine(
-            row[0],
-            row[1],
-            _text(session, row[2]),
-            _text(session, row[3]),
-            _json(row[4]),
-            None if row[5] is None else str(row[5]),
-            *row[6:],
-        )
-        for row in rows
-    ]
+    found = [_version(session, row) for row in rows]
     following = found[-1].version if len(found) == limit else first
     return Stretch(found, following if following > floor else None)
+
+
+def _version(session: Session, row: Sequence[Any]) -> VersionLine:
+    return VersionLine(
+        row[0],
+        row[1],
+        _text(session, row[2]),
+        _text(session, row[3]),
+        _json(row[4]),
+        None if row[5] is None else str(row[5]),
+        *row[6:],
+    )
 
 
 def _version_at(session: Session, table_id: str, timestamp: int) -> int | None:

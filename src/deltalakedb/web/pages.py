@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from deltalakedb.readable import duration, moment, size
 from deltalakedb.web import resources
 from deltalakedb.web.markup import Child, Markup, document, element
-from deltalakedb.web.parameters import Parameter, query_of
+from deltalakedb.web.parameters import Parameter, parse, query_of
 from deltalakedb.web.plots import bars, line
 from deltalakedb.web.resources import RESOURCES, Catalog
 
@@ -36,7 +36,13 @@ svg .bar { fill: var(--accent); }
 svg .line { fill: none; stroke: var(--accent); stroke-width: 1.5; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 """
-_SECTIONS = {"/": "Overview", "/tables": "Tables", "/mirror": "Mirror", "/metrics-page": "Metrics"}
+_SECTIONS = {
+    "/": "Overview",
+    "/tables": "Tables",
+    "/changes": "Changes",
+    "/mirror": "Mirror",
+    "/metrics-page": "Metrics",
+}
 
 
 def page(title: str, *content: Child, at: str = "") -> str:
@@ -106,10 +112,9 @@ def _state(mirror: Mapping[str, Any]) -> Markup:
 # --- pages --------------------------------------------------------------------------------
 
 
-def overview(catalog: Catalog, asked: Mapping[str, Any]) -> str:
+def overview(catalog: Catalog, _: Mapping[str, Any]) -> str:
     """The catalog in numbers, and what was changed last."""
     numbers = resources.summary(catalog, {})
-    changed = resources.changes(catalog, asked)
     facts = [
         ("Tables", f"{numbers['tables']:,}"),
         ("Versions", f"{numbers['versions']:,}"),
@@ -122,25 +127,65 @@ def overview(catalog: Catalog, asked: Mapping[str, Any]) -> str:
         "Overview",
         _rows(("", "#"), facts, ""),
         element("h2", "Changed last"),
-        _rows(
-            ("table", "version#", "time", "committer", "operation", "added#", "removed#"),
-            [
-                (
-                    _table_link(one["name"]),
-                    one["version"],
-                    moment(one["committed_at"]),
-                    one["committer"],
-                    one["operation"],
-                    one["num_adds"],
-                    one["num_removes"],
-                )
-                for one in changed["changes"]
-            ],
-            "There are no tables yet.",
-        ),
-        _more("/", changed["next"]),
+        _changes(resources.changes(catalog, _NEWEST)),
+        element("p", element("a", "Search all changes", href="/changes")),
         at="/",
     )
+
+
+def changes(catalog: Catalog, asked: Mapping[str, Any]) -> str:
+    """Who changed what, in all tables."""
+    found = resources.changes(catalog, asked)
+    return page(
+        "Changes",
+        element("form", _search_fields(asked), element("button", "Search"), action="/changes"),
+        _changes(found),
+        _more("/changes", found["next"], **_searched(asked)),
+        at="/changes",
+    )
+
+
+def _changes(found: Mapping[str, Any]) -> Markup:
+    return _rows(
+        ("time", "table", "version#", "committer", "operation", "added#", "removed#"),
+        [
+            (
+                moment(one["committed_at"]),
+                _table_link(one["name"]),
+                one["version"],
+                one["committer"],
+                _operation(one),
+                one["num_adds"],
+                one["num_removes"],
+            )
+            for one in found["changes"]
+        ],
+        _nothing_fits(found),
+    )
+
+
+def _nothing_fits(found: Mapping[str, Any]) -> str:
+    if found["next"]:
+        return "No commit fits, among those that were looked at."
+    return "No commit fits."
+
+
+def _searched(asked: Mapping[str, Any]) -> dict[str, str | None]:
+    """What was searched for, as the form and the next page have it."""
+    search = {key: asked[key] for key in ("operation", "committer")}
+    for key in ("since", "until"):
+        search[key] = None if asked[key] is None else moment(asked[key])
+    return search
+
+
+def _search_fields(asked: Mapping[str, Any]) -> list[Markup]:
+    search = _searched(asked)
+    return [
+        _field("Operation", "operation", search["operation"]),
+        _field("Committer", "committer", search["committer"]),
+        _field("Since", "since", search["since"], placeholder="2026-11-01T00:00:00Z"),
+        _field("Until", "until", search["until"], placeholder="2026-11-30T00:00:00Z"),
+    ]
 
 
 def tables(catalog: Catalog, asked: Mapping[str, Any]) -> str:
@@ -208,9 +253,6 @@ def table(catalog: Catalog, asked: Mapping[str, Any]) -> str:
     name = asked["name"]
     one = resources.table(catalog, asked)
     history = resources.versions(catalog, asked)
-    search = {key: asked[key] for key in ("operation", "committer")}
-    for key in ("since", "until"):
-        search[key] = None if asked[key] is None else moment(asked[key])
     return page(
         name,
         element("p", one["location"], class_="quiet"),
@@ -226,10 +268,7 @@ def table(catalog: Catalog, asked: Mapping[str, Any]) -> str:
         element(
             "form",
             element("input", type="hidden", name="name", value=name),
-            _field("Operation", "operation", search["operation"]),
-            _field("Committer", "committer", search["committer"]),
-            _field("Since", "since", search["since"], placeholder="2026-11-01T00:00:00Z"),
-            _field("Until", "until", search["until"], placeholder="2026-11-30T00:00:00Z"),
+            _search_fields(asked),
             element("button", "Search"),
             action="/table",
         ),
@@ -248,11 +287,9 @@ def table(catalog: Catalog, asked: Mapping[str, Any]) -> str:
                 )
                 for row in history["versions"]
             ],
-            "No commit fits, among those that were looked at."
-            if history["next"]
-            else "No commit fits.",
+            _nothing_fits(history),
         ),
-        _more("/table", history["next"], name=name, **search),
+        _more("/table", history["next"], name=name, **_searched(asked)),
         at="/tables",
     )
 
@@ -437,10 +474,13 @@ def failed(status: int, what: str, why: str, fix: str) -> str:
 
 
 _VERSIONS = RESOURCES["/api/v1/versions"].parameters
+_CHANGES = RESOURCES["/api/v1/changes"].parameters
+_NEWEST = parse("limit=20", _CHANGES)
 _TABLES = RESOURCES["/api/v1/tables"].parameters
 _Page = Callable[[Catalog, Mapping[str, Any]], str]
 PAGES: Mapping[str, tuple[_Page, tuple[Parameter, ...]]] = {
-    "/": (overview, RESOURCES["/api/v1/changes"].parameters),
+    "/": (overview, ()),
+    "/changes": (changes, _CHANGES),
     "/tables": (tables, _TABLES),
     "/table": (table, _VERSIONS),
     "/files": (files, RESOURCES["/api/v1/files"].parameters),

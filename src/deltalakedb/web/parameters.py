@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import parse_qsl
+from uuid import UUID
 
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.snapshot.resolve import to_milliseconds
@@ -23,7 +24,10 @@ Kind = Literal["text", "limit", "time", "flag", "cursor"]
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter that a resource takes. Of a cursor, `shape` says which values it is made of."""
+    """A parameter that a resource takes. Of a cursor, `shape` says which values it is made of.
+
+    A UUID is a text in a cursor, of the one spelling that we give it.
+    """
 
     name: str
     kind: Kind
@@ -93,9 +97,10 @@ def _cursor(text: str, shape: tuple[type, ...]) -> tuple[Any, ...]:
         values = None
     if (
         not isinstance(values, list)
-        or tuple(map(type, values)) != shape
+        or tuple(map(type, values)) != tuple(str if one is UUID else one for one in shape)
         or any(isinstance(v, int) and not 0 <= v <= _MAX_LONG for v in values)
         or any(isinstance(v, str) and not _storable(v) for v in values)
+        or not all(_is_uuid(v) for v, kind in zip(values, shape, strict=True) if kind is UUID)
     ):
         raise _bad("The cursor is none that this server has given", "Begin without a cursor")
     return tuple(values)
@@ -103,6 +108,13 @@ def _cursor(text: str, shape: tuple[type, ...]) -> tuple[Any, ...]:
 
 def _storable(text: str) -> bool:
     return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False
 
 
 def _bad(what: str, why: str) -> ConfigurationError:

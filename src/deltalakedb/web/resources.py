@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from deltalakedb.errors import TableNotFoundError
 from deltalakedb.mirror.service import state_of
@@ -23,6 +24,16 @@ POINTS = 200
 
 _NAME = Parameter("name", "text", "The name of the table.", required=True)
 _LIMIT = Parameter("limit", "limit", "How many at most.")
+_SEARCH = (
+    Parameter("operation", "text", "Only this operation."),
+    Parameter("committer", "text", "Only this committer."),
+    Parameter("since", "time", "Not before this time (ISO 8601)."),
+    Parameter("until", "time", "Not after this time (ISO 8601)."),
+)
+_STRETCH = (
+    "A page may have fewer than asked for, even none, and still a `next`: one request looks at "
+    f"{browse.SEARCHED} commits at most."
+)
 
 
 def _cursor(*shape: type) -> Parameter:
@@ -123,30 +134,33 @@ def _table(line: TableLine, now: int) -> Answer:
 
 
 def changes(catalog: Catalog, asked: Mapping[str, Any]) -> Answer:
-    """The tables that were changed last."""
-    limit = asked["limit"]
+    """A page of the commits of all tables."""
     with catalog.lake.store.read() as session:
-        found = browse.changes(session, limit=limit, before=asked["cursor"])
-    more = len(found) == limit
-    following = make_cursor(found[-1].committed_at, found[-1].name) if more else None
-    return {"changes": [line._asdict() for line in found], "next": following}
+        found = browse.changes(
+            session, limit=asked["limit"], before=asked["cursor"], **_search(asked)
+        )
+    following = None if found.before is None else make_cursor(*found.before)
+    lines = [{"name": name, **one._asdict()} for name, one in found.changes]
+    return {"changes": lines, "next": following}
+
+
+def _search(asked: Mapping[str, Any]) -> dict[str, Any]:
+    since, until = asked["since"], asked["until"]
+    return {
+        "operation": asked["operation"],
+        "committer": asked["committer"],
+        "since": 0 if since is None else max(0, since),
+        "until": LIVE if until is None else until,
+    }
 
 
 def versions(catalog: Catalog, asked: Mapping[str, Any]) -> Answer:
     """A page of the history of a table."""
     line = catalog.line(asked["name"])
     (before,) = asked["cursor"] or (None,)
-    since, until = asked["since"], asked["until"]
     with catalog.lake.store.read() as session:
         found = browse.versions(
-            session,
-            line.table_id,
-            limit=asked["limit"],
-            before=before,
-            operation=asked["operation"],
-            committer=asked["committer"],
-            since=0 if since is None else max(0, since),
-            until=LIVE if until is None else until,
+            session, line.table_id, limit=asked["limit"], before=before, **_search(asked)
         )
     following = None if found.before is None else make_cursor(found.before)
     return {"versions": [one._asdict() for one in found.versions], "next": following}
@@ -226,24 +240,15 @@ RESOURCES: Mapping[str, Resource] = {
         Resource("/api/v1/table", "One table.", table, (_NAME,)),
         Resource(
             "/api/v1/changes",
-            "The newest commit of each table, newest first.",
+            f"The commits of all tables, newest first. {_STRETCH}",
             changes,
-            (_cursor(int, str), _LIMIT),
+            (*_SEARCH, _cursor(int, UUID), _LIMIT),
         ),
         Resource(
             "/api/v1/versions",
-            "The commits of a table, newest first. A page may have fewer than asked for, even "
-            f"none, and still a `next`: one request looks at {browse.SEARCHED} versions at most.",
+            f"The commits of a table, newest first. {_STRETCH}",
             versions,
-            (
-                _NAME,
-                Parameter("operation", "text", "Only this operation."),
-                Parameter("committer", "text", "Only this committer."),
-                Parameter("since", "time", "Not before this time (ISO 8601)."),
-                Parameter("until", "time", "Not after this time (ISO 8601)."),
-                _cursor(int),
-                _LIMIT,
-            ),
+            (_NAME, *_SEARCH, _cursor(int), _LIMIT),
         ),
         Resource(
             "/api/v1/growth", "The size of a table at some of its versions.", growth, (_NAME,)

@@ -555,14 +555,28 @@ LEFT JOIN dl_mirror_tables AS m ON m.table_id = c.table_id
 ORDER BY c.name;
 
 -- name: browse_changes
--- The newest commit of each table, newest first, those before (:committed_at, :name).
-SELECT t.name, v.version, v.committed_at, v.committer, v.operation, v.num_adds, v.num_removes,
-       v.live_files, v.live_bytes
-FROM dl_table_heads AS h
-JOIN dl_tables AS t ON t.table_id = h.table_id
-JOIN dl_table_versions AS v ON v.table_id = h.table_id AND v.version = h.current_version
-WHERE v.committed_at < :committed_at OR (v.committed_at = :committed_at AND t.name < :name)
-ORDER BY v.committed_at DESC, t.name DESC LIMIT :limit;
+-- A page of the commits of all tables, newest first, those before (:committed_at, :table_id). The inner
+-- limit bounds what is looked at where few of them fit.
+SELECT v.table_id, t.name, v.version, v.committed_at, v.committer, v.operation, v.operation_params,
+       v.transaction_id, v.num_adds, v.num_removes, v.bytes_added, v.bytes_removed, v.live_files,
+       v.live_bytes
+FROM (
+    SELECT * FROM dl_table_versions
+    WHERE committed_at >= :since AND committed_at <= :committed_at
+      AND (committed_at < :committed_at OR table_id < :table_id)
+    ORDER BY committed_at DESC, table_id DESC LIMIT :searched
+) AS v
+JOIN dl_tables AS t ON t.table_id = v.table_id
+WHERE (CAST(:operation AS TEXT) IS NULL OR v.operation = CAST(:operation AS TEXT))
+  AND (CAST(:committer AS TEXT) IS NULL OR v.committer = CAST(:committer AS TEXT))
+ORDER BY v.committed_at DESC, v.table_id DESC LIMIT :limit;
+
+-- name: browse_changes_end
+-- The last commit that such a page looks at; none where it looks at all there are.
+SELECT committed_at, table_id FROM dl_table_versions
+WHERE committed_at >= :since AND committed_at <= :committed_at
+  AND (committed_at < :committed_at OR table_id < :table_id)
+ORDER BY committed_at DESC, table_id DESC LIMIT 1 OFFSET :searched;
 
 -- name: browse_versions
 -- A page of commits from a stretch of versions, newest first. The stretch bounds what is looked at

@@ -1,0 +1,1 @@
+DROP INDEX dl_table_versions_newest;
