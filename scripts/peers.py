@@ -3,7 +3,8 @@
 Each has a folder below build/peers: `sail` is an environment of its own, `delta-spark` holds the
 jars of Delta for Spark, `hadoop-aws` those of Hadoop for S3. What is there with the right pins is
 left alone. One that cannot be brought (no Maven, no network) is no failure: the reason is kept
-beside it, and tests skip with it.
+beside it, and tests skip with it. Chromium, for the tests of the operations page, is the system's:
+where it is missing apt brings it, for root on Debian and Ubuntu.
 """
 
 import fcntl
@@ -20,6 +21,9 @@ from deltalakedb.errors import DeltaLakeDbError
 from deltalakedb.spark.java import java_home
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+from chromium import MISSING, chromium  # noqa: E402 - tests look for it in the same way
+
 PINS = ROOT / "scripts" / "peers"
 PEERS = ROOT / "build" / "peers"
 
@@ -46,6 +50,7 @@ def main() -> None:
         bring("sail", (PINS / "sail.txt", ROOT / "constraints.txt"), sail)
         for name in JARS_OF:
             bring(name, (PINS / f"{name}.xml",), partial(jars, name))
+        bring_chromium()
 
 
 def bring(name: str, pins: tuple[Path, ...], make: Callable[[Path], None]) -> None:
@@ -110,6 +115,23 @@ def jars(name: str, folder: Path) -> None:
     )
     if not any(folder.glob(f"{name}*.jar")):
         raise CannotBringError(f"Maven ended well, but brought no jar of {name}")
+
+
+def bring_chromium() -> None:
+    """Install Chromium where we may and where it is missing; else say what to do."""
+    if chromium() is not None:
+        return
+    apt = shutil.which("apt-get")
+    if apt is None or os.geteuid() != 0 or os.environ.get("DELTALAKEDB_CHROMIUM"):
+        print(f"peers: its tests will be skipped: {MISSING}", file=sys.stderr)
+        return
+    print("peers: bringing chromium …", flush=True)
+    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        run(apt, "update", "-qq", **quiet)
+        run(apt, "install", "-y", "-qq", "--no-install-recommends", "chromium", **quiet)
+    except CannotBringError as error:
+        print(f"peers: no chromium, its tests will be skipped: {error}", file=sys.stderr)
 
 
 def run(*command: str, **variables: str) -> None:
