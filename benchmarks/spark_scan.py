@@ -2,7 +2,9 @@
 
 All three read the very same files in one session: ours by the catalog, Parquet by listing the
 folder, Delta by the `_delta_log` that our mirror has written. Opening is part of every query.
-Goal: at most 1.10 times what `spark.read.parquet` takes.
+Goal: at most 1.10 times what `spark.read.parquet` takes, for `DeltaTable.toDF()` and for
+`spark.read.format("deltalakedb")` alike. The latter is also read by the data source in Python,
+which is what a program gets that has not loaded `deltalakedb.spark`.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 import deltalakedb
@@ -21,8 +23,11 @@ from benchmarks.harness import Contestant, Report, compare, timed
 from benchmarks.spark_data import DELTA, OURS, PARQUET, check_same, generated, judge
 from benchmarks.spark_session import has_delta, session
 from deltalakedb.spark import DeltaTable
+from deltalakedb.spark.native_format import SWITCH
 
 GOAL = 1.10
+FORMATTED = "ours, spark.read"
+SOURCE = "ours, data source"
 
 Query = Callable[[DataFrame], Any]
 QUERIES: dict[str, Query] = {
@@ -44,13 +49,16 @@ def run(report: Report, *, quick: bool) -> None:
     spark = session()
     folder = Path(tempfile.mkdtemp(prefix="deltalakedb-bench-"))
     try:
-        with deltalakedb.connect(f"sqlite:///{folder}/lake.db") as lake:
+        url = f"sqlite:///{folder}/lake.db"
+        with deltalakedb.connect(url) as lake:
             source = generated(spark, rows, folder / "source", files=8)
             table = lake.create_table("t", location=str(folder / "t"), schema=source.schema)
             table.append(source)
             path = str(folder / "t")
             readers: dict[str, Callable[[], DataFrame]] = {
                 OURS: lambda: DeltaTable.forName(spark, "t", catalog=lake).toDF(),
+                FORMATTED: lambda: _formatted(spark, url, "true"),
+                SOURCE: lambda: _formatted(spark, url, "false"),
                 PARQUET: lambda: spark.read.parquet(path),
             }
             if has_delta():
@@ -64,11 +72,19 @@ def run(report: Report, *, quick: bool) -> None:
                 }
                 scenario = f"{name}, {rows} rows"
                 times = compare(scenario, contestants, rounds=rounds, report=report)
-                judge(report, name, times, ours=OURS, peer=PARQUET, most=GOAL)
-                if DELTA in readers:
-                    judge(report, name, times, ours=OURS, peer=DELTA, most=None)
+                for ours in (OURS, FORMATTED, SOURCE):
+                    title = name if ours == OURS else f"{name}, {ours.partition(', ')[2]}"
+                    goal = None if ours == SOURCE else GOAL
+                    judge(report, title, times, ours=ours, peer=PARQUET, most=goal)
+                    if DELTA in readers:
+                        judge(report, title, times, ours=ours, peer=DELTA, most=None)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _formatted(spark: SparkSession, url: str, native: str) -> DataFrame:
+    spark.conf.set(SWITCH, native)
+    return spark.read.format("deltalakedb").option("catalog", url).load("t")
 
 
 def _timed(query: Query, read: Callable[[], DataFrame]) -> Contestant:

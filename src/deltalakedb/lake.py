@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import getpass
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC
 from functools import partial
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from deltalakedb.errors import (
     CommitOutcomeUnknownError,
     ConfigurationError,
     DeltaLakeDbError,
     MirrorError,
-    TableExistsError,
     TableExportedError,
     TableNotFoundError,
 )
@@ -24,13 +23,16 @@ from deltalakedb.many_tables import Transaction
 from deltalakedb.mirror.service import Mirror
 from deltalakedb.snapshot import Snapshot, open_snapshot
 from deltalakedb.snapshot.page_builder import after_commit, during_import
-from deltalakedb.storage import Storage, local_path, normalise_location, open_storage
+from deltalakedb.staging.sources import source_of
+from deltalakedb.storage import Storage, normalise_location, open_storage
 from deltalakedb.store import Store
 from deltalakedb.store.exports import exported_error, gone, newest_export
 from deltalakedb.store.mirror import backlog_size
 from deltalakedb.table import Table
 from deltalakedb.transaction import change_table
 from deltalakedb.transaction.commit import Committer
+from deltalakedb.transaction.who import release, user_name
+from deltalakedb.writing import write_creation
 
 if TYPE_CHECKING:
     from datetime import datetime, tzinfo
@@ -45,8 +47,11 @@ if TYPE_CHECKING:
     from deltalakedb.store import TableRecord
     from deltalakedb.store.dialect import Session
     from deltalakedb.transaction.adopt import Adopted
-    from deltalakedb.transaction.change import Change
+    from deltalakedb.transaction.change import AppTxn, Change
     from deltalakedb.transaction.retry import RetryPolicy
+
+_opened: Final[weakref.WeakSet[Lake]] = weakref.WeakSet()
+_opening: Final = threading.Lock()
 
 
 class Lake:
@@ -68,8 +73,8 @@ class Lake:
             store,
             policy=retry,
             metrics=self.metrics,
-            committer=committer if committer is not None else _whoami(),
-            engine_info=f"deltalakedb/{_release()}",
+            committer=committer if committer is not None else user_name(),
+            engine_info=release(),
         )
 
     @classmethod
@@ -91,10 +96,13 @@ class Lake:
         store = Store.open(url, clock=clock, storage_options=storage_options)
         try:
             store.migrator.ensure()
-            return cls(store, committer=committer, retry=retry, mirror=mirror)
+            made = cls(store, committer=committer, retry=retry, mirror=mirror)
         except BaseException:
             store.close()
             raise
+        with _opening:
+            _opened.add(made)
+        return made
 
     def __repr__(self) -> str:
         return f"Lake({self.store.dialect.url.display!r})"
@@ -135,19 +143,63 @@ class Lake:
         `_delta_log` already is refused: `import_table` is for that. With `cluster_by` rows that are
         alike in these columns will share files, once the table is optimised on Spark.
         """
-        place = normalise_location(location)
-        _refuse_delta_log(place)
-        change = change_table.create(
+        change = self._creation(
             name,
-            place,
+            location,
             schema,
             partition_by=partition_by,
-            cluster_by=[cluster_by] if isinstance(cluster_by, str) else list(cluster_by),
+            cluster_by=cluster_by,
             properties=properties,
             description=description,
-            now=self.store.clock.now_ms(),
         )
         return self._created(change)
+
+    def create_table_as(
+        self,
+        name: str,
+        data: Any,
+        *,
+        location: str,
+        schema: Any = None,
+        partition_by: Sequence[str] = (),
+        cluster_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        where: str | None = None,
+        app_txn: AppTxn | None = None,
+        user_metadata: str | None = None,
+        target_bytes: int | None = None,
+    ) -> Table:
+        """Create a table that has rows from its version 0 on: there are both, or neither.
+
+        `data` is what `Table.append` takes; its columns are those of the table, unless `schema`
+        says more of them. With `where` rows that do not fulfil it are refused.
+        """
+        source = source_of(data)
+        columns = source.schema if schema is None else schema
+        change, written = write_creation(
+            self._creation(
+                name,
+                location,
+                columns,
+                partition_by=partition_by,
+                cluster_by=cluster_by,
+                properties=properties,
+            ),
+            source,
+            storage_options=self.storage_options,
+            where=where,
+            app_txn=app_txn,
+            now=self.store.clock.now_ms(),
+            user_metadata=user_metadata,
+            target_bytes=target_bytes,
+        )
+        table: Table = written.committed_by(lambda: self._created(change))
+        return table
+
+    def _creation(self, name: str, location: str, schema: Any, **how: Any) -> Change:
+        place = normalise_location(location)
+        change_table.refuse_delta_log(place)
+        return change_table.create(name, place, schema, **how, now=self.store.clock.now_ms())
 
     def clone_table(
         self,
@@ -180,7 +232,7 @@ class Lake:
                     replacing_change(snapshot, known, there.state(), properties=properties)
                 )
                 return there
-        _refuse_delta_log(place)
+        change_table.refuse_delta_log(place)
         change = clone_change(
             snapshot,
             name=default_name(place) if name is None else name,
@@ -516,19 +568,10 @@ class Lake:
         yield at
 
 
-def _refuse_delta_log(location: str) -> None:
-    """Refuse a folder that holds a Delta table; object stores are not asked, they may be slow.
-
-    There the first publication finds out, and reports it.
-    """
-    folder = local_path(location)
-    log = None if folder is None else folder / "_delta_log"
-    if log is not None and log.is_dir() and any(log.iterdir()):
-        raise TableExistsError(
-            f"There is a Delta table at {location} already",
-            why="It has a _delta_log, which a new table would contradict",
-            fix="Use lake.import_table to take it over with its history, or another location",
-        )
+def open_lakes() -> list[Lake]:
+    """The lakes that this process has opened and not closed."""
+    with _opening:
+        return [lake for lake in _opened if not lake.closed]
 
 
 def _as_location(name: str) -> str | None:
@@ -546,18 +589,3 @@ def _closest(name: str, known: Sequence[str]) -> str | None:
 
     found = difflib.get_close_matches(name, known, n=1)
     return found[0] if found else None
-
-
-def _whoami() -> str | None:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        # A container user may have no name; that is no reason to refuse a commit.
-        return None
-
-
-def _release() -> str:
-    try:
-        return version("deltalakedb")
-    except PackageNotFoundError:
-        return "unreleased"

@@ -228,13 +228,14 @@ class Table:
         *,
         merge_schema: bool = False,
         app_txn: AppTxn | None = None,
+        user_metadata: str | None = None,
         target_bytes: int | None = None,
     ) -> Committed:
         """Add rows: a pyarrow Table, reader or dataset, a polars or pandas frame, a list of dicts.
 
         Columns are matched by name; with `merge_schema` those that the table lacks are added to it.
         NOT NULL and CHECK constraints are enforced, and files get exact statistics. With `app_txn`
-        the rows are added at most once.
+        the rows are added at most once. `user_metadata` is a note in the history.
         """
         written = write_append(
             self._record,
@@ -244,7 +245,7 @@ class Table:
             merge_schema=merge_schema,
             target_bytes=target_bytes,
         )
-        return self.commit_written(written, app_txn)
+        return self.commit_written(written.with_user_metadata(user_metadata), app_txn)
 
     def overwrite(
         self,
@@ -255,6 +256,7 @@ class Table:
         overwrite_schema: bool = False,
         dynamic: bool = False,
         app_txn: AppTxn | None = None,
+        user_metadata: str | None = None,
         target_bytes: int | None = None,
     ) -> Committed:
         """Replace all rows, or with `where` those that fulfil it, which the new rows must do too.
@@ -275,7 +277,7 @@ class Table:
             dynamic=dynamic,
             target_bytes=target_bytes,
         )
-        return self.commit_written(written, app_txn)
+        return self.commit_written(written.with_user_metadata(user_metadata), app_txn)
 
     def commit_written(self, written: Written, app_txn: AppTxn | None = None) -> Committed:
         """Commit what has been staged; it is deleted again where that is refused."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from deltalakedb.actions import Action, AddFile, CdcFile, Metadata, RemoveFile
+from deltalakedb.actions import Action, AddFile, CdcFile, CommitInfo, Metadata, RemoveFile, Txn
 from deltalakedb.actions.clustering import reclustered
 from deltalakedb.actions.codec import from_dict
 from deltalakedb.actions.jsonvalue import dumps
@@ -32,10 +32,13 @@ from deltalakedb.staging.constraints import ENFORCED
 from deltalakedb.staging.fit import new_columns
 from deltalakedb.staging.layout import StagePlan
 from deltalakedb.staging.sinks import Sinks
-from deltalakedb.staging.sources import source_of
+from deltalakedb.staging.sources import Source, source_of
 from deltalakedb.staging.stage import stage
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.change_table import add_columns, replace_columns
+from deltalakedb.transaction.open import check_app_txn
+from deltalakedb.transaction.rules import validate_commit
+from deltalakedb.transaction.summary import Summary
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     from deltalakedb.snapshot import Snapshot
     from deltalakedb.snapshot.predicate import Predicate
     from deltalakedb.store import TableRecord
+    from deltalakedb.transaction.change import AppTxn, Change
     from deltalakedb.transaction.state import TableState
 
 
@@ -79,6 +83,12 @@ class Written:
         except DeltaLakeDbError:
             self.undo()
             raise
+
+    def with_user_metadata(self, text: str | None) -> Written:
+        """The same with a note of the user's in the history of the table."""
+        if text is None:
+            return self
+        return replace(self, actions=(*self.actions, CommitInfo({"userMetadata": text})))
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +221,42 @@ def write_append(
     return appended(plan, source.stage(plan.stage))
 
 
+def write_creation(
+    bare: Change,
+    source: Source,
+    *,
+    storage_options: Mapping[str, str],
+    where: str | None = None,
+    app_txn: AppTxn | None = None,
+    now: int,
+    user_metadata: str | None = None,
+    target_bytes: int | None = None,
+) -> tuple[Change, Written]:
+    """Stage the rows that a new table begins with; the change that creates it with them."""
+    (metadata,) = (action for action in bare.actions if isinstance(action, Metadata))
+    generates = source.generates
+    enforced = ENFORCED | {"generatedColumns"} if generates else ENFORCED
+    # What is wrong with the table is told before anything is written.
+    validate_commit(Summary(bare.actions), metadata=None, protocol=None, enforced=enforced)
+    check_generated(bare.table, metadata, generates=generates)
+    conditions = {} if where is None else {"overwrite where": where}
+    plan = RowPlan(
+        stage_plan(bare.table, metadata, storage_options, target_bytes, conditions),
+        enforced=enforced,
+    )
+    txn = () if app_txn is None else (Txn(*check_app_txn(app_txn), now),)
+    written = appended(plan, source.stage(plan.stage))
+    change = replace(
+        bare,
+        actions=(*bare.actions, *written.actions, *txn),
+        operation="CREATE TABLE AS SELECT",
+        metrics=written.metrics,
+        info={} if user_metadata is None else {"userMetadata": user_metadata},
+        enforced=enforced,
+    )
+    return change, written
+
+
 def write_overwrite(
     snapshot: Snapshot,
     base: TableState,
@@ -226,11 +272,7 @@ def write_overwrite(
 ) -> Written:
     """Stage rows that take the place of all rows, or of those that fulfil a condition."""
     if where is not None and (overwrite_schema or dynamic):
-        raise ConfigurationError(
-            "A condition cannot be combined with another schema or with partitions that the rows "
-            "name themselves",
-            fix="Leave `where` out, or the other one",
-        )
+        raise both_conditions()
     source = source_of(data)
     plan = plan_rows(
         snapshot.table,
@@ -247,6 +289,15 @@ def write_overwrite(
         # What is wrong with the condition is told before anything is written.
         parse_where(where, plan.metadata.schema, plan.metadata.partition_columns)
     return overwritten(plan, source.stage(plan.stage), snapshot, now=now, dynamic=dynamic)
+
+
+def both_conditions() -> ConfigurationError:
+    """Of an overwrite that says in two ways which rows go."""
+    return ConfigurationError(
+        "A condition cannot be combined with another schema or with partitions that the rows "
+        "name themselves",
+        fix="Leave `where` out, or the other one",
+    )
 
 
 # --- the rows that come -------------------------------------------------------------------

@@ -39,6 +39,7 @@ def main() -> None:
             "plan": plan,
             "settings": [name for name, _ in spark.sparkContext.getConf().getAll()],
         }
+        spark.conf.set("spark.deltalakedb.nativeFormat", "false")
         source = spark.read.format("deltalakedb").option("catalog", given["url"])
         named = {f"storage.{name}": value for name, value in options.items()}
         again = source.options(**named).load("t")

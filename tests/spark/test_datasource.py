@@ -1,4 +1,7 @@
-"""`format("deltalakedb")`: batches, the change data feed, and streams that are cut off."""
+"""`format("deltalakedb")`: batches, the change data feed, and streams that are cut off.
+
+Batches go both ways: through the data source in Python, and in the driver (`native_format.py`).
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +14,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 import deltalakedb
+from deltalakedb.errors import (
+    ConfigurationError,
+    SchemaMismatchError,
+    TableNotFoundError,
+    UnsupportedFeatureError,
+)
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
+from deltalakedb.spark.native_format import SWITCH
 from deltalakedb.table import Table
 
 from fix_store import Catalogs
@@ -32,6 +42,19 @@ def lake(url: str) -> Iterator[Lake]:
         yield lake
 
 
+@pytest.fixture(params=["source", "driver"])
+def way(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
+    """Which of the two serves the format."""
+    spark.conf.set(SWITCH, "false" if request.param == "source" else "true")
+    yield request.param
+    spark.conf.unset(SWITCH)
+
+
+def refusal(way: str, kind: type[Exception]) -> type[Exception]:
+    """Spark tells what the processes of a data source say; the driver raises it."""
+    return PySparkException if way == "source" else kind
+
+
 def ids(table: Table) -> list[int]:
     return sorted(table.snapshot().to_arrow()["id"].to_pylist())
 
@@ -41,24 +64,32 @@ def read(spark: SparkSession, url: str, name: str, **options: Any) -> DataFrame:
 
 
 def test_rows_are_written_and_read(
-    spark: SparkSession, lake: Lake, url: str, tmp_path: Path
+    spark: SparkSession, lake: Lake, url: str, tmp_path: Path, way: str
 ) -> None:
+    name = f"{way}.rows"
     frame = spark.range(20).withColumn("part", (F.col("id") % 2).cast("string"))
 
     def write(rows: DataFrame, mode: str, **options: Any) -> None:
         writer = rows.write.format("deltalakedb").option("catalog", url).options(**options)
-        writer.mode(mode).save("source.rows")
+        writer.mode(mode).save(name)
 
     # It is created where that is asked for, with partitions and properties.
-    with pytest.raises(PySparkException, match=r"source\.rows"):
+    with pytest.raises(refusal(way, TableNotFoundError), match="rows"):
         write(frame, "append")
     made = {"location": str(tmp_path / "t"), "partitionBy": "part", "property.owner": "me"}
-    write(frame, "append", **made)
-    table = lake.table("source.rows")
+    feed = {"property.delta.enableChangeDataFeed": "true"}
+    write(frame, "append", **made, **feed, userMetadata="a note")
+    table = lake.table(name)
     assert table.snapshot().partition_columns == ("part",)
     assert table.snapshot().properties["owner"] == "me"
+    assert table.snapshot().properties["delta.enableChangeDataFeed"] == "true"
+    filled = table.history(1)[0]
+    assert filled.commit_info is not None
+    assert filled.commit_info.fields["userMetadata"] == "a note"
+    with pytest.raises(refusal(way, ConfigurationError), match="not partitioned by id"):
+        write(frame, "append", partitionBy="id")
     assert ids(table) == list(range(20))
-    found = read(spark, url, "source.rows")
+    found = read(spark, url, name)
     assert found.where("id > 17 AND part = '0'").select("id").collect()[0].id == 18
     # All rows, those of a condition, those of the partitions that come.
     more = spark.range(100, 102).withColumn("part", F.lit("1"))
@@ -76,8 +107,10 @@ def test_rows_are_written_and_read(
         write(spark.sql("select 50L as id, 'z' as part"), "append", **once)
     assert ids(table).count(50) == 1
     # What was before.
-    assert read(spark, url, "source.rows", versionAsOf=1).count() == 20
-    with pytest.raises(PySparkException, match="other"):
+    assert read(spark, url, name, versionAsOf=filled.version).count() == 20
+    with pytest.raises(refusal(way, ConfigurationError), match="cannot be combined"):
+        write(more, "overwrite", replaceWhere="part = '1'", partitionOverwriteMode="dynamic")
+    with pytest.raises(refusal(way, SchemaMismatchError), match="other"):
         write(spark.sql("select 2L as id, 'y' as part, 'no number' as other"), "append")
     assert len(ids(table)) == 3
 
@@ -100,16 +133,18 @@ def test_changes_are_read_by_version_and_time(
         target.update("id = 2", {"id": "20"})
         target.delete("id = 3")
         table.overwrite(pa.table({"id": [9]}))
-        changes = read(spark, url, name, readChangeFeed="true", startingVersion=1)
-        told = {(row.id, row._change_type, row._commit_version) for row in changes.collect()}
-        assert told == {
-            *((i, "insert", 1) for i in (1, 2, 3, 4)),
-            (2, "update_preimage", 2),
-            (20, "update_postimage", 2),
-            (3, "delete", 3),
-            *((i, "delete", 4) for i in (1, 4, 20)),
-            (9, "insert", 4),
-        }
+        for switch in ("false", "true"):
+            spark.conf.set(SWITCH, switch)
+            changes = read(spark, url, name, readChangeFeed="true", startingVersion=1)
+            told = {(row.id, row._change_type, row._commit_version) for row in changes.collect()}
+            assert told == {
+                *((i, "insert", 1) for i in (1, 2, 3, 4)),
+                (2, "update_preimage", 2),
+                (20, "update_postimage", 2),
+                (3, "delete", 3),
+                *((i, "delete", 4) for i in (1, 4, 20)),
+                (9, "insert", 4),
+            }
         moment = table.snapshot(3).timestamp
         later = read(
             spark, url, name, readChangeFeed="true", startingTimestamp=moment, endingVersion=3
@@ -119,29 +154,31 @@ def test_changes_are_read_by_version_and_time(
 
 
 def test_no_rows_are_read_where_there_are_none(
-    spark: SparkSession, lake: Lake, url: str, tmp_path: Path
+    spark: SparkSession, lake: Lake, url: str, tmp_path: Path, way: str
 ) -> None:
-    lake.create_table("source.empty", location=str(tmp_path / "t"), schema=IDS)
-    assert read(spark, url, "source.empty").collect() == []
-    changes = read(spark, url, "source.empty", readChangeFeed="true", startingVersion=0)
+    name = f"{way}.empty"
+    lake.create_table(name, location=str(tmp_path / "t"), schema=IDS)
+    assert read(spark, url, name).collect() == []
+    changes = read(spark, url, name, readChangeFeed="true", startingVersion=0)
     assert changes.collect() == []
 
 
 def test_changes_without_a_feed_are_known_where_rows_were_only_added(
-    spark: SparkSession, lake: Lake, url: str, tmp_path: Path
+    spark: SparkSession, lake: Lake, url: str, tmp_path: Path, way: str
 ) -> None:
-    table = lake.create_table("feed.none", location=str(tmp_path / "t"), schema=IDS)
+    name = f"{way}.none"
+    table = lake.create_table(name, location=str(tmp_path / "t"), schema=IDS)
     table.append(pa.table({"id": [1, 2]}))
     table.append(pa.table({"id": [3]}))
-    changes = read(spark, url, "feed.none", readChangeFeed="true", startingVersion=1)
+    changes = read(spark, url, name, readChangeFeed="true", startingVersion=1)
     assert sorted((row.id, row._change_type) for row in changes.collect()) == [
         (1, "insert"),
         (2, "insert"),
         (3, "insert"),
     ]
     table.overwrite(pa.table({"id": [4]}))
-    with pytest.raises(PySparkException, match="not known"):
-        read(spark, url, "feed.none", readChangeFeed="true", startingVersion=1).collect()
+    with pytest.raises(refusal(way, UnsupportedFeatureError), match="not known"):
+        read(spark, url, name, readChangeFeed="true", startingVersion=1).collect()
 
 
 def test_a_stream_follows_a_table_into_another(

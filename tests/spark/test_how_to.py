@@ -34,5 +34,6 @@ def test_spark(
     assert lines[0] == "108 1000"
     assert "|      5|OPTIMIZE|" in lines or any("OPTIMIZE" in line for line in lines)
     assert "1005 1000" in lines
+    assert "('shop',)" in lines
     assert any("update_postimage" in line for line in lines)
     assert lines[-1] == "1005"

@@ -161,6 +161,14 @@ def check_properties(configuration: Mapping[str, str]) -> None:
             raise _unknown(name)
 
 
+def spelled(name: str) -> str:
+    """A name with the letters that it is known by, where whoever passes it on mixes up their case.
+
+    Names that are not known stay as they are.
+    """
+    return _BY_LOWER.get(name.lower(), name)
+
+
 def _unknown(name: str) -> ConfigurationError:
     close = _BY_LOWER.get(name.lower()) or next(
         iter(difflib.get_close_matches(name, list(KNOWN), n=1)), None

@@ -1,7 +1,7 @@
 """Spark moves the data: this room holds what needs PySpark, and the Java below it.
 
 `DeltaTable` and `register` are loaded when they are asked for: other parts of the room work
-without PySpark.
+without PySpark. From then on `format("deltalakedb")` is served by the driver (`native_format.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ __all__ = ["DeltaTable", "register"]
 
 
 def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from deltalakedb.spark.native_format import install
+
+        install()
     if name == "DeltaTable":
         from deltalakedb.spark.table import DeltaTable
 

@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType as SparkStruct
 
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.actions.schema import StructType, schema_from_json, schema_to_json
+from deltalakedb.errors import ConfigurationError
 from deltalakedb.snapshot.dataset import open_dataset
 from deltalakedb.snapshot.listing import DEFAULT_COLUMNS
 from deltalakedb.snapshot.where import parse_where
@@ -56,6 +57,12 @@ class DeltaLakeDbSource(DataSource):
 
     def schema(self) -> SparkStruct:
         """The columns of the table, at the version that is asked for."""
+        if self._given.text("where") is not None:
+            raise ConfigurationError(
+                "The option 'where' is not known here",
+                why="It chooses files for Spark's own scan, and this is a data source in Python",
+                fix="Use .where(...) on what is loaded; see the option pushFilters",
+            )
         with self._given.open() as lake:
             if self._given.change_feed:
                 from deltalakedb.spark.feed import feed_schema

@@ -8,12 +8,15 @@ feed, and for commits that only add or only remove; any other commit is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructField as SparkField
+from pyspark.sql.types import StructType as SparkStruct
 
 from deltalakedb.actions import AddFile, CdcFile, RemoveFile
 from deltalakedb.actions.datatypes import LONG, STRING, TIMESTAMP, StructField, StructType
@@ -23,11 +26,14 @@ from deltalakedb.snapshot.added_files import files_of_adds
 from deltalakedb.snapshot.data_files import DataFile, TableLayout, deleted_rows
 from deltalakedb.snapshot.dataset import layout_of
 from deltalakedb.spark.datasource import ReadPlan, in_parts
+from deltalakedb.spark.scan import spark_types
 from deltalakedb.staging.change_data import CHANGE_TYPE
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
+    from deltalakedb.lake import Lake
     from deltalakedb.spark.source_options import SourceOptions
     from deltalakedb.table import Table
 
@@ -68,6 +74,28 @@ class Changes(InputPartition):
         self.moment = moment
         self.rows = rows
 
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, each with what happened to it."""
+        import pyarrow as pa
+
+        assert self.plan is not None  # noqa: S101
+        plan = self.plan
+        names = [field.name for field in plan.schema.fields]
+        if self.kind is None:
+            with_type = StructType((*plan.schema.fields, StructField(CHANGE_TYPE, STRING)))
+            plan = replace(plan, schema=with_type)
+        batches = plan.batches(self.files)
+        if self.rows is not None:
+            batches = iter(pa.Table.from_batches(batches).take(self.rows).to_batches())
+        for batch in batches:
+            count = batch.num_rows
+            arrays = list(batch.columns)
+            if self.kind is not None:
+                arrays.append(pa.array([self.kind] * count, pa.string()))
+            arrays.append(pa.array([self.version] * count, pa.int64()))
+            arrays.append(pa.array([self.moment] * count, pa.timestamp("us", "UTC")))
+            yield pa.RecordBatch.from_arrays(arrays, [*names, CHANGE_TYPE, VERSION, MOMENT])
+
 
 class FeedReader(DataSourceReader):
     """Reads the changes of versions."""
@@ -77,49 +105,53 @@ class FeedReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The changes of each version."""
-        given = self._given
-        with given.open() as lake:
-            table = lake.table(given.table)
-            first, last = _range(given, table)
-            newest = table.snapshot(last)
-            plan = ReadPlan.of(newest)
-            layout = layout_of(newest)
-            moments = {
-                record.version: record.committed_at
-                for record in table.history(None)
-                if first <= record.version <= last
-            }
-            found: list[InputPartition] = []
-            for version in range(first, last + 1):
-                for change in changes_of(table, version, moments[version], layout):
-                    # The reader itself was sent to the tasks before this was known.
-                    change.plan = plan
-                    found.append(change)
-            return found
+        with self._given.open() as lake:
+            return list(planned_changes(lake, self._given))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of some files, each with what happened to it."""
-        import pyarrow as pa
+        if isinstance(partition, Changes):
+            yield from partition.batches()
+        # Spark makes a task without a partition where there are none.
 
-        if not isinstance(partition, Changes):
-            return  # Spark makes a task without a partition where there are none
-        assert partition.plan is not None  # noqa: S101
-        plan = partition.plan
-        names = [field.name for field in plan.schema.fields]
-        if partition.kind is None:
-            with_type = StructType((*plan.schema.fields, StructField(CHANGE_TYPE, STRING)))
-            plan = replace(plan, schema=with_type)
-        batches = plan.batches(partition.files)
-        if partition.rows is not None:
-            batches = iter(pa.Table.from_batches(batches).take(partition.rows).to_batches())
+
+def feed_frame(spark: SparkSession, lake: Lake, given: SourceOptions) -> DataFrame:
+    """The same as a DataFrame that the driver plans; its tasks read the files."""
+    found = planned_changes(lake, given)
+    schema = feed_schema(lake.table(given.table).snapshot().schema)
+    types = spark_types(schema)
+    # PySpark cannot send columns that have a dot in their names.
+    plain = SparkStruct([SparkField(f"_{i}", kind) for i, kind in enumerate(types.values())])
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            count = batch.num_rows
-            arrays = list(batch.columns)
-            if partition.kind is not None:
-                arrays.append(pa.array([partition.kind] * count, pa.string()))
-            arrays.append(pa.array([partition.version] * count, pa.int64()))
-            arrays.append(pa.array([partition.moment] * count, pa.timestamp("us", "UTC")))
-            yield pa.RecordBatch.from_arrays(arrays, [*names, CHANGE_TYPE, VERSION, MOMENT])
+            for one in batch.column(0):
+                for rows in pickle.loads(one.as_py()).batches():  # noqa: S301 - made below
+                    yield rows.rename_columns(plain.names)
+
+    sent = spark.createDataFrame([(pickle.dumps(one),) for one in found], "changes binary")
+    return sent.mapInArrow(read, plain).toDF(*types)
+
+
+def planned_changes(lake: Lake, given: SourceOptions) -> list[Changes]:
+    """What happened to which files in the versions that are asked for."""
+    table = lake.table(given.table)
+    first, last = _range(given, table)
+    newest = table.snapshot(last)
+    plan = ReadPlan.of(newest)
+    layout = layout_of(newest)
+    moments = {
+        record.version: record.committed_at
+        for record in table.history(None)
+        if first <= record.version <= last
+    }
+    found: list[Changes] = []
+    for version in range(first, last + 1):
+        for change in changes_of(table, version, moments[version], layout):
+            # The reader itself was sent to the tasks before this was known.
+            change.plan = plan
+            found.append(change)
+    return found
 
 
 def changes_of(

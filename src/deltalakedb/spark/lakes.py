@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from deltalakedb.errors import ConfigurationError
-from deltalakedb.lake import Lake
+from deltalakedb.lake import Lake, open_lakes
+from deltalakedb.store.url import parse_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,6 +51,34 @@ def open_lake(url: str, storage_options: Mapping[str, str]) -> Lake:
         if found is None or found.closed:
             found = _open[key] = Lake.connect(url, storage_options=dict(storage_options))
         return found
+
+
+@contextmanager
+def using_lake(url: str, storage_options: Mapping[str, str]) -> Iterator[Lake]:
+    """A lake of this process that is open at a URL; otherwise a new one, closed at the end.
+
+    With storage options it is one that has the same.
+    """
+    wanted = parse_url(url)
+    for lake in open_lakes():
+        there = lake.store.dialect.url
+        same = (there.engine, there.target, there.schema) == (
+            wanted.engine,
+            wanted.target,
+            wanted.schema,
+        )
+        if same and (not storage_options or lake.storage_options == dict(storage_options)):
+            yield lake
+            return
+    with Lake.connect(url, storage_options=dict(storage_options)) as lake:
+        yield lake
+
+
+def session_settings(spark: SparkSession) -> dict[str, str]:
+    """The catalog and the options of the object store that a session names, as options."""
+    url = spark.conf.get(CATALOG, None)
+    found = {f"storage.{name}": value for name, value in _session_options(spark).items()}
+    return found if not url else {"catalog": url, **found}
 
 
 def _session_options(spark: SparkSession) -> dict[str, str]:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import deltalakedb
+from deltalakedb.actions.properties import spelled
 from deltalakedb.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from pyspark.sql.types import StructType as SparkStruct
+
     from deltalakedb.lake import Lake
     from deltalakedb.snapshot import Snapshot
+    from deltalakedb.table import Table
 
 _STORAGE = "storage."
 _PROPERTY = "property."
+_DYNAMIC = "dynamic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,7 @@ class SourceOptions:
             timestamp=timestamp,
             change_feed=_flag(given, "readchangefeed") or _flag(given, "readchangedata"),
             other=given,
-            properties=_below(options, _PROPERTY),
+            properties={spelled(n): v for n, v in _below(options, _PROPERTY).items()},
         )
 
     def open(self) -> Lake:
@@ -82,6 +87,54 @@ class SourceOptions:
         """The value of an option that is a whole number."""
         text = self.text(name)
         return None if text is None else _number(name, text)
+
+    def names(self, option: str) -> list[str]:
+        """The columns that an option lists."""
+        return [name.strip() for name in (self.text(option) or "").split(",") if name.strip()]
+
+    def replaced(self, *, overwrite: bool) -> tuple[str | None, bool]:
+        """Which rows an overwrite replaces: by a condition, or of the partitions that come."""
+        where = self.text("replaceWhere")
+        if where is not None and not overwrite:
+            raise ConfigurationError(
+                "replaceWhere is given, and rows are appended", fix='Use .mode("overwrite")'
+            )
+        mode = (self.text("partitionOverwriteMode") or "static").lower()
+        if mode not in ("static", _DYNAMIC):
+            raise ConfigurationError(
+                f"partitionOverwriteMode is {mode!r}", fix="It is static or dynamic"
+            )
+        return where, mode == _DYNAMIC
+
+    def app_txn(self) -> tuple[str, int] | None:
+        """What lets a write count once, however often it is tried."""
+        app_id, version = self.text("txnAppId"), self.number("txnVersion")
+        if (app_id is None) != (version is None):
+            raise ConfigurationError(
+                "Only one of txnAppId and txnVersion is given", fix="Give both, or none"
+            )
+        return None if app_id is None or version is None else (app_id, version)
+
+
+def columns_of(schema: SparkStruct) -> SparkStruct:
+    """The columns of a table that is created for rows.
+
+    Whether a column may be null is a matter of the table, and not of the first rows.
+    """
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType([StructField(f.name, f.dataType, metadata=f.metadata) for f in schema])
+
+
+def check_partitions(table: Table, asked: Sequence[str]) -> None:
+    """Refuse a write that names other partition columns than the table has."""
+    there = table.state().metadata.partition_columns
+    if asked and [name.lower() for name in asked] != [name.lower() for name in there]:
+        raise ConfigurationError(
+            f"Table {table.name!r} is not partitioned by {', '.join(asked)}",
+            why=f"It is partitioned by {', '.join(there)}" if there else "It has no partitions",
+            fix="Leave partitionBy out: rows go to the partitions of the table by themselves",
+        )
 
 
 def _below(options: Mapping[str, str], prefix: str) -> dict[str, str]:

@@ -20,23 +20,21 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from deltalakedb.actions import AddFile
 from deltalakedb.errors import ConfigurationError, DeltaLakeDbError, TableNotFoundError
 from deltalakedb.spark.sending import receive_add, send_add
-from deltalakedb.spark.source_options import SourceOptions
+from deltalakedb.spark.source_options import SourceOptions, check_partitions, columns_of
 from deltalakedb.staging.stage import stage
 from deltalakedb.storage import normalise_location, open_storage
-from deltalakedb.writing import RowPlan, appended, overwritten, plan_rows
+from deltalakedb.writing import RowPlan, appended, both_conditions, overwritten, plan_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from deltalakedb.lake import Lake
     from deltalakedb.table import Table
-
-_DYNAMIC = "dynamic"
 
 
 @dataclass(frozen=True)
@@ -66,16 +64,10 @@ class Target:
         """Plan a write of rows with these columns; a table that does not exist is created."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        where = given.text("replaceWhere")
-        if where is not None and not overwrite:
-            raise ConfigurationError(
-                "replaceWhere is given, and rows are appended", fix='Use .mode("overwrite")'
-            )
-        mode = (given.text("partitionOverwriteMode") or "static").lower()
-        if mode not in ("static", _DYNAMIC):
-            raise ConfigurationError(
-                f"partitionOverwriteMode is {mode!r}", fix="It is static or dynamic"
-            )
+        where, dynamic = given.replaced(overwrite=overwrite)
+        overwrite_schema = overwrite and given.flag("overwriteSchema")
+        if where is not None and (overwrite_schema or dynamic):
+            raise both_conditions()
         with given.open() as lake:
             table = _found_or_created(lake, given, schema)
             state = table.state()
@@ -85,17 +77,11 @@ class Target:
                 to_arrow_schema(schema, timezone="UTC"),
                 storage_options=lake.storage_options,
                 merge_schema=given.flag("mergeSchema"),
-                overwrite_schema=overwrite and given.flag("overwriteSchema"),
+                overwrite_schema=overwrite_schema,
                 where=where,
                 target_bytes=given.number("targetFileBytes"),
             )
-        return cls(
-            given,
-            plan,
-            state.version,
-            overwrite,
-            dynamic=mode == _DYNAMIC,
-        )
+        return cls(given, plan, state.version, overwrite, dynamic)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Staged:
         """Stage the rows of a task."""
@@ -124,7 +110,8 @@ class Target:
             else:
                 table.start_from(base)
                 written = appended(self.plan, adds)
-            table.commit_written(written, app_txn)
+            noted = written.with_user_metadata(self.given.text("userMetadata"))
+            table.commit_written(noted, app_txn)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete the files of the tasks that ended, where another failed; vacuum finds the rest."""
@@ -138,25 +125,22 @@ def _all(messages: list[WriterCommitMessage | None]) -> list[AddFile]:
 
 def _found_or_created(lake: Lake, given: SourceOptions, schema: StructType) -> Table:
     try:
-        return lake.table(given.table)
+        table = lake.table(given.table)
     except TableNotFoundError:
         location = given.text("location")
         if location is None:
             raise
-    # Whether a column may be null is a matter of the table, and not of the first rows.
-    columns = StructType([StructField(f.name, f.dataType, metadata=f.metadata) for f in schema])
+    else:
+        check_partitions(table, given.names("partitionBy"))
+        return table
     return lake.create_table(
         given.table,
         location=location,
-        schema=columns,
-        partition_by=_names(given.text("partitionBy")),
-        cluster_by=_names(given.text("clusterBy")),
+        schema=columns_of(schema),
+        partition_by=given.names("partitionBy"),
+        cluster_by=given.names("clusterBy"),
         properties=dict(given.properties),
     )
-
-
-def _names(listed: str | None) -> list[str]:
-    return [name.strip() for name in (listed or "").split(",") if name.strip()]
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -171,14 +155,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit, at most once where `txnAppId` and `txnVersion` are given, as Delta has it."""
-        given = self._target.given
-        app_id, version = given.text("txnAppId"), given.number("txnVersion")
-        if (app_id is None) != (version is None):
-            raise ConfigurationError(
-                "Only one of txnAppId and txnVersion is given", fix="Give both, or none"
-            )
-        txn = None if app_id is None or version is None else (app_id, version)
-        self._target.commit(messages, txn)
+        self._target.commit(messages, self._target.given.app_txn())
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete what was staged."""

@@ -18,6 +18,7 @@ from sqlglot.errors import SqlglotError
 
 from deltalakedb.errors import InvalidConditionError
 from deltalakedb.snapshot.predicate import conjunction
+from deltalakedb.spark.native_format import install
 from deltalakedb.spark.query_text import conjuncts
 from deltalakedb.spark.scan import FILE_COLUMNS, planned, quoted, scan, scan_files
 
@@ -51,6 +52,7 @@ def register(
 
 def sql(spark: SparkSession, lake: Lake, query: str) -> DataFrame:
     """Run a query that may name tables of the lake, beside whatever else the session knows."""
+    install()
     try:
         tree = sqlglot.parse_one(query, dialect="spark")
     except (SqlglotError, RecursionError) as error:

@@ -18,6 +18,7 @@ from deltalakedb.actions.properties import TableProperties
 from deltalakedb.errors import ConstraintViolatedError, DeltaLakeDbError
 from deltalakedb.spark.generated import filled, generated_conditions
 from deltalakedb.spark.native import stage_natively
+from deltalakedb.spark.native_format import install
 from deltalakedb.spark.sending import receive_add, receive_error, send_add, send_error
 from deltalakedb.staging.change_data import CHANGE_TYPE, cdc_files, change_data_plan
 from deltalakedb.staging.constraints import invariants
@@ -57,7 +58,9 @@ class FrameSource:
 
 
 def frame_source(frame: DataFrame) -> FrameSource:
-    """A DataFrame as a source of rows."""
+    """A DataFrame as a source of rows; whoever writes them has this room in use."""
+    if getattr(frame, "_jdf", None) is not None:
+        install()
     return FrameSource(frame)
 
 

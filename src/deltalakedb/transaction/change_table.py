@@ -33,6 +33,7 @@ from deltalakedb.actions.schema import (
     schema_to_json,
 )
 from deltalakedb.errors import CommitRejectedError, ConfigurationError, TableExistsError
+from deltalakedb.storage import local_path
 from deltalakedb.store import TableRecord
 from deltalakedb.transaction.change import Change
 from deltalakedb.transaction.state import TableState
@@ -54,6 +55,7 @@ def create(
     now: int,
 ) -> Change:
     """A new table."""
+    cluster_by = [cluster_by] if isinstance(cluster_by, str) else list(cluster_by)
     columns, configuration = _mapped(
         schema_from_any(schema), new_configuration(properties or {}), new_name=_random_name
     )
@@ -81,6 +83,21 @@ def create(
             "properties": dumps(configuration),
         },
     )
+
+
+def refuse_delta_log(location: str) -> None:
+    """Refuse a folder that holds a Delta table; object stores are not asked, they may be slow.
+
+    There the first publication finds out, and reports it.
+    """
+    folder = local_path(location)
+    log = None if folder is None else folder / "_delta_log"
+    if log is not None and log.is_dir() and any(log.iterdir()):
+        raise TableExistsError(
+            f"There is a Delta table at {location} already",
+            why="It has a _delta_log, which a new table would contradict",
+            fix="Use lake.import_table to take it over with its history, or another location",
+        )
 
 
 def new_configuration(properties: Mapping[str, str]) -> dict[str, str]:
