@@ -44,9 +44,9 @@ class S3Server:
             "allow_http": "true",
         }
 
-    def new_bucket(self) -> str:
+    def new_bucket(self, name: str | None = None) -> str:
         """Create a bucket; its name."""
-        name = f"bucket-{next(_numbers)}"
+        name = name or f"bucket-{next(_numbers)}"
         connection = HTTPConnection("127.0.0.1", self.port)
         try:
             connection.request("PUT", f"/{name}")
