@@ -63,6 +63,10 @@ class MissingDriverError(ConfigurationError):
     """An optional dependency that this engine or feature needs is not installed."""
 
 
+# The advice where a database says something that deltalakedb has no better word for.
+REPORT = "Look at the database and its log, and try again; report it where it stays so"
+
+
 class CatalogError(DeltaLakeDbError):
     """The database that holds the log failed or refused."""
 

@@ -17,8 +17,8 @@ def main() -> None:
         import typer  # noqa: F401
     except ImportError:
         sys.stderr.write(
-            "The command line needs typer and rich, which are not installed. "
-            "Run: pip install 'deltalakedb[cli]'\n"
+            "Error: The command line needs typer and rich, which are not installed. "
+            "Run: pip install 'deltalakedb[cli]'.\n"
         )
         sys.exit(1)
     from deltalakedb.cli.app import run

@@ -25,7 +25,9 @@ def optimize(
     where: Annotated[
         str | None, typer.Option(help="Only partitions for which this is true, as SQL.")
     ] = None,
-    target_mb: Annotated[int, typer.Option(help="How large new files should be, in MB.")] = 1024,
+    target_mb: Annotated[
+        int, typer.Option(min=1, help="How large new files should be, in MB.")
+    ] = 1024,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, ClassVar
 from uuid import UUID
 
 from deltalakedb.errors import (
+    REPORT,
     CatalogBusyError,
     CatalogConstraintError,
     CatalogError,
@@ -49,7 +50,7 @@ try:
 except ImportError as error:
     raise MissingDriverError(
         "A duckdb:/// catalog needs the DuckDB driver, which is not installed",
-        fix="pip install 'deltalakedb[duckdb]'",
+        fix="Run: pip install 'deltalakedb[duckdb]'",
     ) from error
 
 if TYPE_CHECKING:
@@ -380,6 +381,13 @@ class DuckdbDialect(Dialect):
         return _instances.take(self._key, lambda: self._connect(target))
 
     def _connect(self, target: Path) -> duckdb.DuckDBPyConnection:
+        if _is_sqlite(target):
+            # DuckDB would fetch an extension from the internet, and open it with that.
+            raise CatalogUnreachableError(
+                f"{self.url.display} is a SQLite database",
+                why="The catalog URL says that it is one of DuckDB",
+                fix=f"Write sqlite:///{target}, or name another file",
+            )
         deadline = time.monotonic() + self.url.timeout
         last_chance = False
         while True:
@@ -499,6 +507,23 @@ def _is_locked(target: Path) -> bool:
     return False
 
 
+def _is_sqlite(target: Path) -> bool:
+    """Whether the file begins as those of SQLite do; not looked at where it is open here.
+
+    Closing a file drops every lock that this process has on it.
+    """
+    try:
+        found = target.stat()
+        for number in os.listdir("/dev/fd"):  # noqa: PTH208 - names are all that is needed
+            with suppress(OSError):
+                if os.path.samestat(os.fstat(int(number)), found):
+                    return False
+        with target.open("rb") as file:
+            return file.read(16) == b"SQLite format 3\0"
+    except OSError:
+        return False
+
+
 def _first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0]
 
@@ -526,4 +551,4 @@ def _translate(error: duckdb.Error, url: CatalogUrl) -> DeltaLakeDbError:
             why=reason,
             fix="Open it with the DuckDB version that wrote it, or restore a backup",
         )
-    return CatalogError(f"{url.display} failed", why=reason)
+    return CatalogError(f"{url.display} failed", why=reason, fix=REPORT)

@@ -57,7 +57,7 @@ try:
 except ImportError as error:
     raise MissingDriverError(
         "A postgresql:// catalog needs the Postgres driver, which is not installed",
-        fix="pip install 'deltalakedb[postgres]'",
+        fix="Run: pip install 'deltalakedb[postgres]'",
     ) from error
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ try:
 except ImportError as error:
     raise MissingDriverError(
         "Listing files of a postgresql:// catalog needs its Arrow driver, which is not installed",
-        fix="pip install 'deltalakedb[postgres]'",
+        fix="Run: pip install 'deltalakedb[postgres]'",
     ) from error
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from deltalakedb.errors import (
+    REPORT,
     CatalogBusyError,
     CatalogConnectionLostError,
     CatalogConstraintError,
@@ -82,7 +83,9 @@ def translate(
             why=reason,
             fix="Try again when the server is back",
         )
-    return CatalogError(f"{url.display} failed", why=f"{reason} (SQLSTATE {state or 'none'})")
+    return CatalogError(
+        f"{url.display} failed", why=f"{reason} (SQLSTATE {state or 'none'})", fix=REPORT
+    )
 
 
 def _shown(reason: str, url: CatalogUrl) -> str:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from deltalakedb.actions.jsonvalue import texts
 from deltalakedb.errors import (
+    REPORT,
     CatalogBusyError,
     CatalogConstraintError,
     CatalogError,
@@ -383,4 +384,10 @@ def _translate(error: sqlite3.Error, url: CatalogUrl) -> DeltaLakeDbError:
             why="The transaction was rolled back; nothing was lost",
             fix="Free some space and try again",
         )
-    return CatalogError(f"{url.display} failed", why=str(error))
+    if code == sqlite3.SQLITE_IOERR:
+        return CatalogError(
+            f"{url.display} could not be read or written",
+            why=str(error),
+            fix="Check that its disk is sound, has room and may be written to, and try again",
+        )
+    return CatalogError(f"{url.display} failed", why=str(error), fix=REPORT)
