@@ -50,6 +50,9 @@ EXEMPT = {
     ("docs/explain.md", ""): "plans, written by the same run",
     ("docs/decisions/0003-indexes.md", "sql"): "an index that was tried and not taken",
     ("docs/schema.md", "mermaid"): "a drawing",
+    # Written by tests/cli/test_wrong_usages.py, which runs them.
+    ("docs/wrong-usages.md", "sh"): "wrong on purpose",
+    ("docs/wrong-usages.md", "python"): "wrong on purpose",
 }
 # Words that begin a line of a shell block, beside ours and make: tools that users have.
 TOOLS = frozenset(
