@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from interop.readers import DeltaSpark
+from deltalakedb.deltalog.names import LOG, LogKind, parse_name
+from interop.readers import DeltaSpark, Reader, Refused
 
 Row = tuple[Any, ...]
 
@@ -20,12 +21,20 @@ def literal(value: Any) -> str:
 
 
 class DeltaOracle:
-    """One table of Delta on Spark."""
+    """One table of Delta on Spark; `reader` reads it too, and is faster."""
 
     def __init__(
-        self, engine: DeltaSpark, folder: Path, *, partition_by: Sequence[str], properties: Any
+        self,
+        engine: DeltaSpark,
+        reader: Reader,
+        folder: Path,
+        *,
+        partition_by: Sequence[str],
+        properties: Any,
     ) -> None:
         self._engine = engine
+        self._reader = reader
+        self._folder = folder
         self._name = f"delta.`{folder}`"
         parts = f"PARTITIONED BY ({', '.join(partition_by)})" if partition_by else ""
         named = {"delta.enableChangeDataFeed": "false", **properties}
@@ -55,8 +64,16 @@ class DeltaOracle:
     @property
     def version(self) -> int:
         """The newest version."""
-        found = self._engine.sql(f"DESCRIBE HISTORY {self._name} LIMIT 1")
-        return int(found["version"][0].as_py())
+        names = (parse_name(path.name) for path in (self._folder / LOG).iterdir())
+        return max(name.version for name in names if name and name.kind is LogKind.COMMIT)
+
+    def has(self, columns: Sequence[str], rows: Counter[Row]) -> bool:
+        """Whether the newest version has just these rows: Delta has the last word."""
+        try:
+            found = self._reader.read(self._folder).select(list(columns)).to_pylist()
+        except (Refused, KeyError):
+            found = []
+        return Counter(tuple(row.values()) for row in found) == rows or self.rows(columns) == rows
 
     def rows(self, columns: Sequence[str], version: int | None = None) -> Counter[Row]:
         """The rows now, or at a version."""

@@ -98,6 +98,7 @@ def test_death_between_staging_and_commit(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 def test_death_at_every_point_of_a_batch(
     dying: SparkSession, catalogs: Catalogs, engine: Engine, tmp_path: Path
