@@ -85,6 +85,8 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         console(stderr=True).print("Interrupted.")
         return 130
+    except SystemExit as end:  # completion ends so
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BrokenPipeError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, nobody wants a traceback of it

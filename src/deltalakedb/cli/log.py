@@ -36,7 +36,7 @@ def verify(
     """
     with (
         open_lake(catalog, storage_option, mirror="worker") as lake,
-        progress_bar("Comparing versions") as tell,
+        progress_bar("Comparing versions", quiet=as_json) as tell,
     ):
         found = lake.verify(table, progress=tell)
     if as_json:
@@ -147,7 +147,7 @@ def export(
     """
     with (
         open_lake(catalog, storage_option, mirror="worker") as lake,
-        progress_bar("Comparing versions") as tell,
+        progress_bar("Comparing versions", quiet=as_json) as tell,
     ):
         done = lake.export(table, drop_features=not keep_features, verify=verify, progress=tell)
     if as_json:

@@ -36,7 +36,7 @@ def optimize(
 
     with (
         open_lake(catalog, storage_option) as lake,
-        progress_bar("Compacting") as tell,
+        progress_bar("Compacting", quiet=as_json) as tell,
     ):
         done = compact(
             lake.table(table), where=where, target_bytes=target_mb * 1024 * 1024, progress=tell
@@ -76,7 +76,7 @@ def vacuum(
 
     with (
         open_lake(catalog, storage_option, mirror="worker") as lake,
-        progress_bar("Deleting") as tell,
+        progress_bar("Deleting", quiet=as_json) as tell,
     ):
         done = clean(
             lake.table(table),

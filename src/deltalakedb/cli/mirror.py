@@ -14,6 +14,7 @@ import typer
 
 from deltalakedb.cli.options import AsJson, Catalog, StorageOptions, TableName, open_lake
 from deltalakedb.cli.output import duration, moment, say, show_json, show_rows, size
+from deltalakedb.cli.progress import countdown
 from deltalakedb.mirror.endpoint import MetricsEndpoint
 from deltalakedb.mirror.publish import Outcome, Published
 from deltalakedb.telemetry import logger
@@ -21,6 +22,7 @@ from deltalakedb.telemetry import logger
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from deltalakedb.lake import Lake
     from deltalakedb.mirror.service import TableStatus
     from deltalakedb.mirror.worker import Worker
 
@@ -82,7 +84,8 @@ def once(
 ) -> None:
     """Publish whatever waits now, every table once."""
     with open_lake(catalog, storage_option, mirror="worker") as lake:
-        done = lake.mirror.run_once(concurrency=concurrency)
+        with countdown("Publishing versions", lambda: _backlog(lake), quiet=as_json):
+            done = lake.mirror.run_once(concurrency=concurrency)
         left = [status for status in lake.mirror.status() if status.backlog]
     _show_published(done, as_json=as_json)
     _exit(left)
@@ -119,10 +122,16 @@ def retry(
 ) -> None:
     """Try tables again at once, also those that have drifted: they are compared anew."""
     with open_lake(catalog, storage_option, mirror="worker") as lake:
-        done = lake.mirror.retry(table)
+        with countdown("Publishing versions", lambda: _backlog(lake), quiet=as_json):
+            done = lake.mirror.retry(table)
         left = [one for one in lake.mirror.status() if one.backlog and table in (None, one.table)]
     _show_published(done, as_json=as_json)
     _exit(left)
+
+
+def _backlog(lake: Lake) -> int:
+    """How many versions are not published yet."""
+    return sum(one.backlog for one in lake.mirror.status())
 
 
 def _exit(wrong: list[TableStatus]) -> None:

@@ -109,7 +109,9 @@ def import_table(
     catalog: Catalog,
     location: Annotated[str, typer.Argument(help="Where the Delta table lies.")],
     *,
-    name: Annotated[str | None, typer.Option(help="The last part of its location, if not.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Its name; without, the last part of its location.")
+    ] = None,
     discard: Annotated[
         bool, typer.Option("--discard", help="Forget an import that did not come to its end.")
     ] = False,
@@ -128,7 +130,10 @@ def import_table(
         else:
             say("Discarded." if found else "There is no unfinished import of that location.")
         return
-    with open_lake(catalog, storage_option) as lake, progress_bar("Reading versions") as tell:
+    with (
+        open_lake(catalog, storage_option) as lake,
+        progress_bar("Reading versions", quiet=as_json) as tell,
+    ):
         made = lake.import_table(location, name, progress=tell)
         snapshot = made.snapshot()
     _tell(snapshot, made.name, made.location, as_json=as_json)
@@ -139,7 +144,9 @@ def clone(
     source: Annotated[str, typer.Argument(help="The table to clone.")],
     location: Annotated[str, typer.Argument(help="A folder or object store prefix for the clone.")],
     *,
-    name: Annotated[str | None, typer.Option(help="The last part of its location, if not.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Its name; without, the last part of its location.")
+    ] = None,
     version: Version = None,
     timestamp: Timestamp = None,
     replace: Annotated[
@@ -163,7 +170,9 @@ def convert(
     catalog: Catalog,
     location: Annotated[str, typer.Argument(help="A folder or prefix with Parquet files.")],
     *,
-    name: Annotated[str | None, typer.Option(help="The last part of its location, if not.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Its name; without, the last part of its location.")
+    ] = None,
     partition_schema: Annotated[
         str | None,
         typer.Option(help="Columns that directories are named by, e.g. 'day date, n int'."),
@@ -175,7 +184,10 @@ def convert(
     from deltalakedb.cli.schemas import read_schema
 
     given = None if partition_schema is None else read_schema(partition_schema)
-    with open_lake(catalog, storage_option) as lake, progress_bar("Reading footers") as tell:
+    with (
+        open_lake(catalog, storage_option) as lake,
+        progress_bar("Reading footers", quiet=as_json) as tell,
+    ):
         made = lake.convert_table(location, name, partition_schema=given, progress=tell)
         snapshot = made.snapshot()
     _tell(snapshot, made.name, made.location, as_json=as_json)
