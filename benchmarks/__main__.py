@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.harness import Report
 
 SCENARIOS = (
-    *("commits", "reading", "reading-curve", "checkpoints", "importing", "mirroring"),
+    *("commits", "reading", "reading-curve", "checkpoints", "importing", "mirroring", "page"),
     *("spark-scan", "spark-writing", "spark-changes", "spark-tables"),
 )
 

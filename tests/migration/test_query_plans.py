@@ -100,7 +100,7 @@ NAMED = {
     "browse_changes": {"dl_table_versions_newest"},
     "browse_changes_end": {"dl_table_versions_newest"},
     "browse_growth": {"dl_table_versions_pkey"},
-    "browse_files": {"dl_active_files_pkey"},
+    "browse_files": {"dl_active_files_interval"},
     "browse_sizes": {"dl_active_files_interval"},
 }
 PLAN = '[{"partition": false, "path": ["id"], "type": "long"}]'
@@ -133,6 +133,8 @@ PARAMS: dict[str, object] = {
     "committed_at": 1_000 + HEAD,
     "since": 1_000,
     "searched": 1_000,
+    "first_at": 1_000,
+    "first_id": str(UUID(int=0)),
 }
 
 

@@ -112,7 +112,7 @@ def test_lists_come_in_pages_that_miss_and_repeat_nothing(client: Client) -> Non
     assert [one["version"] for one in history] == [5, 4, 3, 2, 1, 0]
     assert history[0]["operation_parameters"]["predicate"] == "</pre><script>"
     files = walk("/api/v1/files", "files", name=HOSTILE)
-    assert [one["path"] for one in files] == [f"{n}<b>.parquet" for n in (1, 2, 3)]
+    assert [one["path"] for one in files] == [f"{n}<b>.parquet" for n in (3, 2, 1)]
     reply = client("/tables?limit=2").text
     (following,) = re.findall(r'href="(/tables\?[^"]*)"', reply)
     assert client(following.replace("&amp;", "&")).status == 200

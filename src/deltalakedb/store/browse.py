@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # So many versions are looked at for one page of a search, and so many files for a distribution.
 SEARCHED = 50_000
-SAMPLED = 100_000
+SAMPLED = 50_000
 _NIL = str(UUID(int=0))
 SIZE_BOUNDS = tuple(1024 * 4**n for n in range(11))
 
@@ -191,11 +191,22 @@ def changes(
     """
     start = (min(until, LIVE - 1) + 1, _NIL)
     committed_at, table_id = start if before is None else min(before, start)
-    stretch = {"committed_at": committed_at, "table_id": table_id, "since": since}
+    end = None
+    if operation is not None or committer is not None:  # else every commit fits
+        end = session.one(
+            "browse_changes_end",
+            committed_at=committed_at,
+            table_id=table_id,
+            since=since,
+            searched=SEARCHED - 1,
+        )
+    first = (since, _NIL) if end is None else (int(end[0]), str(end[1]))
     rows = session.run(
         "browse_changes",
-        **stretch,
-        searched=SEARCHED,
+        committed_at=committed_at,
+        table_id=table_id,
+        first_at=first[0],
+        first_id=first[1],
         operation=operation,
         committer=committer,
         limit=limit,
@@ -203,8 +214,7 @@ def changes(
     found = [(session.decode_text(row[1]), _version(session, row[2:])) for row in rows]
     if len(found) == limit:
         return Changes(found, (found[-1][1].committed_at, str(rows[-1][0])))
-    end = session.one("browse_changes_end", **stretch, searched=SEARCHED - 1)
-    return Changes(found, None if end is None else (int(end[0]), str(end[1])))
+    return Changes(found, None if end is None else first)
 
 
 class Stretch(NamedTuple):
@@ -286,14 +296,19 @@ def growth(session: Session, table_id: str, *, points: int) -> list[Growth]:
 
 
 def files(
-    session: Session, table_id: str, *, limit: int, after: tuple[str, str] = ("", "")
+    session: Session, table_id: str, *, limit: int, after: tuple[int, str, str] | None = None
 ) -> list[FileLine]:
-    """The next `limit` live files by path and deletion vector."""
+    """The next `limit` live files: the newest versions first; by path and deletion vector in each.
+
+    `after` is version, path and deletion vector of the last one before.
+    """
+    version, path, dv_id = (LIVE, "", "") if after is None else after
     rows = session.run(
         "browse_files",
         table_id=table_id,
-        path=after[0],
-        dv_id=after[1],
+        version=version,
+        path=path,
+        dv_id=dv_id,
         limit=limit,
     )
     decode = session.decode_text
@@ -311,7 +326,7 @@ def files(
 
 
 def sizes(session: Session, table_id: str) -> list[SizeCount]:
-    """How large the live files are, in buckets, of at most `SAMPLED` of them."""
+    """How large the live files are, in buckets, of the newest `SAMPLED` of them at most."""
     rows = session.run("browse_sizes", table_id=table_id, limit=SAMPLED)
     counted = {int(row[0]): (int(row[1]), int(row[2])) for row in rows}
     bounds: list[int | None] = [*SIZE_BOUNDS, None]

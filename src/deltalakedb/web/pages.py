@@ -15,25 +15,49 @@ from deltalakedb.web.plots import bars, line
 from deltalakedb.web.resources import RESOURCES, Catalog
 
 STYLE = """\
-:root { color-scheme: light dark; --line: #8886; --accent: #2a6fdb; --bad: #c22; }
+:root { color-scheme: light dark; --line: #8883; --soft: #8881; --accent: #2a6fdb; --bad: #c22; }
+@media (prefers-color-scheme: dark) { :root { --accent: #7fb0ff; --bad: #f77; } }
 body { font: 15px/1.45 system-ui, sans-serif; margin: 0 auto; max-width: 76rem;
   padding: 0 1rem 3rem; }
-nav { display: flex; gap: 1.2rem; padding: .8rem 0; border-bottom: 1px solid var(--line); }
-nav a[aria-current] { font-weight: 600; }
+h1 { font-size: 1.6rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.15rem; margin-top: 2rem; }
+nav { display: flex; flex-wrap: wrap; gap: 1.4rem; padding: .8rem 0;
+  border-bottom: 1px solid var(--line); }
+nav a { text-decoration: none; padding-bottom: .1rem; }
+nav a[aria-current] { font-weight: 600; border-bottom: 2px solid; }
+nav .brand { font-weight: 700; }
 table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line);
-  vertical-align: top; overflow-wrap: anywhere; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-a { color: var(--accent); }
+th, td { text-align: left; padding: .3rem .9rem .3rem 0; border-bottom: 1px solid var(--line);
+  vertical-align: top; }
+th { font-size: .85rem; font-weight: 600; opacity: .75; white-space: nowrap; }
+td { overflow-wrap: anywhere; min-width: 5rem; }
+td:first-child { min-width: 8rem; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap;
+  min-width: 0; }
+tbody tr:hover { background: var(--soft); }
+a { color: var(--accent); unicode-bidi: isolate; }
 form { margin: .8rem 0; display: flex; flex-wrap: wrap; gap: .6rem; align-items: end; }
 label { display: flex; flex-direction: column; font-size: .85rem; }
+input, button { font: inherit; padding: .25rem .5rem; border: 1px solid #8888;
+  border-radius: .3rem; }
+button { background: var(--accent); color: Canvas; border-color: var(--accent); cursor: pointer; }
+dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(10rem, 1fr)); gap: .8rem;
+  margin: 1rem 0; }
+dl div { background: var(--soft); border-radius: .4rem; padding: .6rem .9rem; }
+dt { font-size: .85rem; opacity: .75; }
+dd { margin: 0; font-size: 1.25rem; font-variant-numeric: tabular-nums; }
 .bad { color: var(--bad); font-weight: 600; }
-.quiet { opacity: .7; }
-figure { margin: 1rem 0; overflow-x: auto; }
+.quiet { opacity: .7; overflow-wrap: anywhere; }
+.plots { display: flex; flex-wrap: wrap; gap: 0 2rem; }
+.plots figure { flex: 1 1 24rem; }
+figure { margin: 1rem 0; }
+figcaption { font-weight: 600; font-size: .9rem; margin-bottom: .3rem; }
 svg { max-width: 100%; height: auto; }
-svg text { font-size: 11px; fill: currentColor; }
+svg text { font-size: 12px; fill: currentColor; }
 svg .bar { fill: var(--accent); }
-svg .line { fill: none; stroke: var(--accent); stroke-width: 1.5; }
+svg .line { fill: none; stroke: var(--accent); stroke-width: 2; stroke-linejoin: round; }
+svg .axis { stroke: currentColor; opacity: .3; }
+summary { cursor: pointer; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 """
 _SECTIONS = {
@@ -63,7 +87,12 @@ def page(title: str, *content: Child, at: str = "") -> str:
             ),
             element(
                 "body",
-                element("nav", links, aria_label="Sections"),
+                element(
+                    "nav",
+                    element("span", "deltalakedb", class_="brand"),
+                    links,
+                    aria_label="Sections",
+                ),
                 element("main", element("h1", title), content),
             ),
             lang="en",
@@ -119,13 +148,16 @@ def overview(catalog: Catalog, _: Mapping[str, Any]) -> str:
         ("Tables", f"{numbers['tables']:,}"),
         ("Versions", f"{numbers['versions']:,}"),
         ("Live files", f"{numbers['live_files']:,} ({size(numbers['live_bytes'])})"),
-        ("Versions to publish", f"{numbers['backlog']:,} of {numbers['tables_behind']:,} tables"),
+        ("To publish", f"{numbers['backlog']:,} in {numbers['tables_behind']:,} tables"),
         ("Mirror lag", duration(numbers["lag_ms"])),
         ("Drifted tables", f"{numbers['tables_drifted']:,}"),
     ]
     return page(
         "Overview",
-        _rows(("", "#"), facts, ""),
+        element(
+            "dl",
+            [element("div", element("dt", name), element("dd", value)) for name, value in facts],
+        ),
         element("h2", "Changed last"),
         _changes(resources.changes(catalog, _NEWEST)),
         element("p", element("a", "Search all changes", href="/changes")),
@@ -226,7 +258,11 @@ def mirror(catalog: Catalog, asked: Mapping[str, Any]) -> str:
     found = resources.tables(catalog, {**asked, "behind": True, "contains": None})
     return page(
         "Mirror",
-        element("p", "Tables whose _delta_log is behind the catalog, or has drifted from it."),
+        element(
+            "p",
+            "Tables whose _delta_log is behind the catalog, or has drifted from it. "
+            "The page of a table has the button that publishes it now.",
+        ),
         _rows(
             ("table", "state", "head#", "published#", "waiting#", "lag#", "what is wrong"),
             [
@@ -313,15 +349,19 @@ def _growth(points: Sequence[Mapping[str, Any]]) -> Child:
         ("live_files", "Live files over time", lambda value: f"{value:,}"),
         ("live_bytes", "Live bytes over time", size),
     )
-    return [
-        line(
-            [(point["committed_at"], point[key]) for point in points],
-            title=title,
-            ends=ends,
-            shown=shown,
-        )
-        for key, title, shown in pairs
-    ]
+    return element(
+        "div",
+        [
+            line(
+                [(point["committed_at"], point[key]) for point in points],
+                title=title,
+                ends=ends,
+                shown=shown,
+            )
+            for key, title, shown in pairs
+        ],
+        class_="plots",
+    )
 
 
 def _mirror_of(name: str, found: Mapping[str, Any]) -> Child:
@@ -385,10 +425,10 @@ def files(catalog: Catalog, asked: Mapping[str, Any]) -> str:
     found = resources.files(catalog, asked)
     sizes = resources.sizes(catalog, asked)
     counted = sizes["counted"]
-    title = "Live files by size"
+    title = "Live files by size, each bar up to"
     if counted < sizes["live_files"]:
-        title += f", of {counted:,} of them"
-    labels = [f"< {_power(one['below'])}" if one["below"] else "more" for one in sizes["sizes"]]
+        title = f"The newest {counted:,} live files by size, each bar up to"
+    labels = [_power(one["below"]) if one["below"] else "more" for one in sizes["sizes"]]
     counts = [one["files"] for one in sizes["sizes"]]
     return page(
         f"Files of {name}",

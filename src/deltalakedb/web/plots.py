@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from deltalakedb.web.markup import Markup, element
 
-WIDTH, HEIGHT = 720, 180
+WIDTH, HEIGHT = 720, 200
 _LEFT, _BOTTOM, _TOP = 80, 24, 8
 
 
@@ -33,7 +33,7 @@ def bars(
             )
         )
         parts.append(_label(label, left + step / 2, HEIGHT - 8, "middle"))
-    parts.append(_label(shown(most), _LEFT - 6, _TOP + 10, "end"))
+    parts += [_label(shown(most), _LEFT - 6, _TOP + 10, "end"), _axis()]
     return _plot(title, parts)
 
 
@@ -62,6 +62,7 @@ def line(
             _label("0", _LEFT - 6, _TOP + room, "end"),
             _label(ends[0], _LEFT, HEIGHT - 8, "start"),
             _label(ends[1], WIDTH - 4, HEIGHT - 8, "end"),
+            _axis(),
         ]
     return _plot(title, parts)
 
@@ -80,6 +81,11 @@ def _plot(title: str, parts: Sequence[Markup]) -> Markup:
             height=HEIGHT,
         ),
     )
+
+
+def _axis() -> Markup:
+    low = HEIGHT - _BOTTOM
+    return element("line", class_="axis", x1=_LEFT, y1=low, x2=WIDTH, y2=low)
 
 
 def _label(text: str, x: float, y: float, anchor: str) -> Markup:

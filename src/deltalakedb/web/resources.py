@@ -179,9 +179,10 @@ def files(catalog: Catalog, asked: Mapping[str, Any]) -> Answer:
     line = catalog.line(asked["name"])
     limit = asked["limit"]
     with catalog.lake.store.read() as session:
-        found = browse.files(session, line.table_id, limit=limit, after=asked["cursor"] or ("", ""))
+        found = browse.files(session, line.table_id, limit=limit, after=asked["cursor"])
     more = len(found) == limit
-    following = make_cursor(found[-1].path, found[-1].dv_id) if more else None
+    last = found[-1] if more else None
+    following = make_cursor(last.added_version, last.path, last.dv_id) if last else None
     return {"files": [one._asdict() for one in found], "next": following}
 
 
@@ -255,13 +256,13 @@ RESOURCES: Mapping[str, Resource] = {
         ),
         Resource(
             "/api/v1/files",
-            "The live files of a table by path.",
+            "The live files of a table, those of the newest versions first.",
             files,
-            (_NAME, _cursor(str, str), _LIMIT),
+            (_NAME, _cursor(int, str, str), _LIMIT),
         ),
         Resource(
             "/api/v1/sizes",
-            f"How large live files are, of the first {browse.SAMPLED}.",
+            f"How large live files are, of the newest {browse.SAMPLED}.",
             sizes,
             (_NAME,),
         ),

@@ -515,7 +515,6 @@ SELECT count(*), coalesce(sum(v.version + 1), 0), coalesce(sum(v.live_files), 0)
        (SELECT min(created_at) FROM dl_mirror_status WHERE status <> 'SUCCEEDED'),
        (SELECT count(*) FROM dl_mirror_tables WHERE drift IS NOT NULL)
 FROM dl_table_heads AS h
-JOIN dl_tables AS t ON t.table_id = h.table_id
 JOIN dl_table_versions AS v ON v.table_id = h.table_id AND v.version = h.current_version;
 
 -- name: browse_tables
@@ -555,24 +554,23 @@ LEFT JOIN dl_mirror_tables AS m ON m.table_id = c.table_id
 ORDER BY c.name;
 
 -- name: browse_changes
--- A page of the commits of all tables, newest first, those before (:committed_at, :table_id). The inner
--- limit bounds what is looked at where few of them fit.
+-- A page of the commits of all tables, newest first: those before (:committed_at, :table_id), back to
+-- (:first_at, :first_id), which bounds what is looked at where few of them fit. The join is written
+-- so that SQLite follows the order of the commits.
 SELECT v.table_id, t.name, v.version, v.committed_at, v.committer, v.operation, v.operation_params,
        v.transaction_id, v.num_adds, v.num_removes, v.bytes_added, v.bytes_removed, v.live_files,
        v.live_bytes
-FROM (
-    SELECT * FROM dl_table_versions
-    WHERE committed_at >= :since AND committed_at <= :committed_at
-      AND (committed_at < :committed_at OR table_id < :table_id)
-    ORDER BY committed_at DESC, table_id DESC LIMIT :searched
-) AS v
-JOIN dl_tables AS t ON t.table_id = v.table_id
-WHERE (CAST(:operation AS TEXT) IS NULL OR v.operation = CAST(:operation AS TEXT))
+FROM dl_table_versions AS v CROSS JOIN dl_tables AS t
+WHERE t.table_id = v.table_id
+  AND v.committed_at <= :committed_at
+  AND (v.committed_at < :committed_at OR v.table_id < :table_id)
+  AND v.committed_at >= :first_at AND (v.committed_at > :first_at OR v.table_id >= :first_id)
+  AND (CAST(:operation AS TEXT) IS NULL OR v.operation = CAST(:operation AS TEXT))
   AND (CAST(:committer AS TEXT) IS NULL OR v.committer = CAST(:committer AS TEXT))
 ORDER BY v.committed_at DESC, v.table_id DESC LIMIT :limit;
 
 -- name: browse_changes_end
--- The last commit that such a page looks at; none where it looks at all there are.
+-- The commit at which a search stops for now: so many are before it, from where the search begins.
 SELECT committed_at, table_id FROM dl_table_versions
 WHERE committed_at >= :since AND committed_at <= :committed_at
   AND (committed_at < :committed_at OR table_id < :table_id)
@@ -602,15 +600,17 @@ WHERE v.table_id = :table_id AND v.version = wanted.version
 ORDER BY v.version;
 
 -- name: browse_files
--- A page of live files by path. The expression leaves the planner only the key, whose order it is.
+-- A page of live files, those of the newest versions first, and by path within a version. By path
+-- alone it would have to pass all files that were ever removed.
 SELECT path, dv_id, size_bytes, modification_time, added_version, partition_values
 FROM dl_active_files
-WHERE table_id = :table_id AND (path, dv_id) > (:path, :dv_id)
-  AND removed_version + 0 = 9223372036854775807
-ORDER BY path, dv_id LIMIT :limit;
+WHERE table_id = :table_id AND removed_version = 9223372036854775807
+  AND added_version <= :version
+  AND (added_version < :version OR (path, dv_id) > (:path, :dv_id))
+ORDER BY added_version DESC, path, dv_id LIMIT :limit;
 
 -- name: browse_sizes
--- How many of the first :limit live files have which size: 4^n KiB and more, up to 1 GiB.
+-- How many of the newest :limit live files have which size: 4^n KiB and more, up to 1 GiB.
 SELECT bucket, count(*), sum(size_bytes)
 FROM (
     SELECT size_bytes,
@@ -622,6 +622,6 @@ FROM (
                 WHEN size_bytes < 1073741824 THEN 10 ELSE 11 END AS bucket
     FROM dl_active_files
     WHERE table_id = :table_id AND removed_version = 9223372036854775807
-    LIMIT :limit
+    ORDER BY added_version DESC LIMIT :limit
 ) AS sampled
 GROUP BY bucket ORDER BY bucket;
