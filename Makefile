@@ -9,7 +9,7 @@ ARGS ?=
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup peers demo test check format bench bench-quick soak docs pins clean
+.PHONY: help setup peers demo test check format bench bench-quick soak docs dist pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,11 @@ docs: $(READY) ## build the documentation (build/site), and check that every lin
 	@$(BIN)/python scripts/check_docs.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "docs: build/site/index.html"
+
+dist: $(READY) ## build wheel and sdist (dist/), and try the wheel in an empty environment for each extra
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+	$(BIN)/python scripts/check_dist.py $(ARGS)
 
 pins: $(READY) ## rewrite constraints.txt with the newest versions that fit together
 	@$(BIN)/python scripts/pins.py
