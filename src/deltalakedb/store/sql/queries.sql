@@ -508,14 +508,22 @@ SELECT (SELECT coalesce(sum(num_removes), 0) FROM dl_table_versions
 
 -- name: browse_summary
 -- How much there is: tables, versions, live files and bytes; what waits for the mirror, and since when.
-SELECT count(*), coalesce(sum(v.version + 1), 0), coalesce(sum(v.live_files), 0),
-       coalesce(sum(v.live_bytes), 0),
-       (SELECT count(*) FROM dl_mirror_status WHERE status <> 'SUCCEEDED'),
-       (SELECT count(DISTINCT table_id) FROM dl_mirror_status WHERE status <> 'SUCCEEDED'),
-       (SELECT min(created_at) FROM dl_mirror_status WHERE status <> 'SUCCEEDED'),
-       (SELECT count(*) FROM dl_mirror_tables WHERE drift IS NOT NULL)
-FROM dl_table_heads AS h
-JOIN dl_table_versions AS v ON v.table_id = h.table_id AND v.version = h.current_version;
+SELECT held.tables, held.versions, held.live_files, held.live_bytes,
+       waiting.backlog, waiting.tables_behind, waiting.since, drifted.tables
+FROM (
+    SELECT count(*) AS tables, coalesce(sum(v.version + 1), 0) AS versions,
+           coalesce(sum(v.live_files), 0) AS live_files,
+           coalesce(sum(v.live_bytes), 0) AS live_bytes
+    FROM dl_table_heads AS h
+    JOIN dl_table_versions AS v ON v.table_id = h.table_id AND v.version = h.current_version
+) AS held
+CROSS JOIN (
+    SELECT count(*) AS backlog, count(DISTINCT table_id) AS tables_behind, min(created_at) AS since
+    FROM dl_mirror_status WHERE status <> 'SUCCEEDED'
+) AS waiting
+CROSS JOIN (
+    SELECT count(*) AS tables FROM dl_mirror_tables WHERE drift IS NOT NULL
+) AS drifted;
 
 -- name: browse_tables
 -- A page of tables by name, each with its head and what the mirror still has to do for it: all, those
