@@ -36,7 +36,7 @@ GOAL_GROWTH = 3.0
 # (at most 50,000 commits or files), or find more in the larger one.
 SAME = {
     *("/tables", "/tables?cursor=, from the middle", "/table", "/table?cursor=, from the middle"),
-    *("/files", "/changes", "/changes?cursor=, from the middle", "/api/v1/tables"),
+    *("/changes", "/changes?cursor=, from the middle", "/api/v1/tables"),
     *("/api/v1/table", "/api/v1/changes", "/api/v1/versions", "/api/v1/growth", "/api/v1/files"),
 }
 BIG = "<b>big</b>"
