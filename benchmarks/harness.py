@@ -39,6 +39,8 @@ class Report:
     notes: list[str] = field(default_factory=list)
     curves: dict[str, dict[str, dict[int, float]]] = field(default_factory=dict)
     """Seconds by what is varied, contestant and its size; `plot_reading.py` draws them."""
+    constants: dict[str, dict[str, float]] = field(default_factory=dict)
+    """What was measured by engine and name, with the unit in the name."""
 
     def write(self, path: Path) -> None:
         """Everything as JSON."""
@@ -55,6 +57,9 @@ class Report:
             verdict = "" if r.met is None else ("  ok" if r.met else "  MISSED")
             goal = f"  (goal {r.goal})" if r.goal else ""
             print(f"{r.scenario:<{width}}  {r.value:6.2f}  {r.meaning}{goal}{verdict}")
+        for engine, constants in self.constants.items():
+            shown = ", ".join(f"{name} {value:,.1f}" for name, value in constants.items())
+            print(f"{engine}: {shown}")
         for note in self.notes:
             print(f"note: {note}")
 

@@ -162,8 +162,8 @@ def write_log(shape: Shape, folder: Path) -> Path:
     for commit in commits_of(shape):
         actions: list[Action] = [
             _commit_info(commit.version, "WRITE"),
-            *(_add(shape, number, commit.version) for number in commit.adds),
-            *(_remove(shape, number, commit.version) for number in commit.removes),
+            *(add_of(shape, number, commit.version) for number in commit.adds),
+            *(remove_of(shape, number, commit.version) for number in commit.removes),
         ]
         (log / f"{commit.version:020}.json").write_bytes(serialise_commit(actions))
     return table
@@ -180,7 +180,8 @@ def _commit_info(version: int, operation: str) -> CommitInfo:
     )
 
 
-def _add(shape: Shape, number: int, version: int) -> AddFile:
+def add_of(shape: Shape, number: int, version: int) -> AddFile:
+    """The action that adds a file."""
     bounds = shape.bounds(number)
     stats = {
         "numRecords": ROWS,
@@ -198,7 +199,8 @@ def _add(shape: Shape, number: int, version: int) -> AddFile:
     )
 
 
-def _remove(shape: Shape, number: int, version: int) -> RemoveFile:
+def remove_of(shape: Shape, number: int, version: int) -> RemoveFile:
+    """The action that removes it."""
     return RemoveFile(
         shape.path(number),
         data_change=True,

@@ -35,7 +35,7 @@ PLOTS = {
 
 def main() -> None:
     """Draw what the command line names."""
-    report = Path(sys.argv[1] if len(sys.argv) > 1 else "build/benchmarks/reading-curve.json")
+    report = Path(sys.argv[1] if len(sys.argv) > 1 else "build/bench/reading-curve.json")
     plot(report, Path(sys.argv[2] if len(sys.argv) > 2 else "docs/images"))
 
 

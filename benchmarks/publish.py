@@ -1,7 +1,8 @@
 """Put the newest reports into docs/benchmarks.md: `python -m benchmarks.publish [REPORTS]`.
 
 Each scenario has a part there between two markers, which is written anew; a scenario without a
-report (build/benchmarks/NAME.json) keeps what it has. Plots go to docs/images.
+report (build/bench/NAME.json) keeps what it has. Plots go to docs/images: the curves, and one of
+all results beside their goals.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.plot_goals import draw, goals_of_page
 from benchmarks.plot_reading import PLOTS, plot
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -20,7 +22,7 @@ TITLES = {name: f"{title}, by {axis}" for name, (title, axis, _) in PLOTS.items(
 
 def main() -> None:
     """Publish every report that is there."""
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "build/benchmarks")
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "build/bench")
     page = DOCS / "benchmarks.md"
     text = page.read_text("utf-8")
     for name in re.findall(r"<!-- begin (\S+) -->", text):
@@ -34,6 +36,7 @@ def main() -> None:
         text = replaced(text, name, shown(found))
         print(f"{name}: written")
     page.write_text(text, "utf-8")
+    (DOCS / "images" / "goals.svg").write_text(draw(goals_of_page(text)), "utf-8")
 
 
 def replaced(page: str, name: str, content: str) -> str:
