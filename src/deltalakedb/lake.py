@@ -471,22 +471,30 @@ class Lake:
         older_than: OlderThan = None,
         archive: str | None = None,
         dry_run: bool = False,
+        spark: Any = None,
     ) -> Expired:
         """Move old versions of a table out of the catalog, into Parquet files at `archive`.
 
         Everything that can be asked for since `older_than` ago stays: a timedelta, text such as
         '30 days', or a datetime; by default the table's `delta.logRetentionDuration`. So do
         versions that are not published. Nothing is deleted before the archive is complete.
-        With `dry_run` nothing is written: the result says what would go.
+        With `dry_run` nothing is written: the result says what would go. With `spark`, a Spark
+        session, its executors write the archive.
         """
         from deltalakedb.mirror.expire import expire_table
 
+        place = None if archive is None else self.open_storage(archive)
+        write_parts = None
+        if spark is not None and place is not None:
+            room = import_module("deltalakedb.spark.archive")
+            write_parts = room.spark_parts(spark, place.location, self.storage_options)
         return expire_table(
             self.store,
             self._record(name),
             older_than=older_than,
-            archive=None if archive is None else self.open_storage(archive),
+            archive=place,
             dry_run=dry_run,
+            write_parts=write_parts,
         )
 
     def restore_expired(self, name: str, archive: str) -> Restored:

@@ -14,7 +14,14 @@ from deltalakedb.actions import AddFile, RemoveFile, serialise_commit
 from deltalakedb.clock import ManualClock
 from deltalakedb.errors import VersionNotFoundError
 from deltalakedb.lake import Lake
-from deltalakedb.mirror.archive import ArchiveWriter, Manifest, read_rows, relation_of
+from deltalakedb.mirror.archive import (
+    Manifest,
+    complete,
+    parts_of,
+    read_rows,
+    relation_of,
+    write_part,
+)
 from deltalakedb.mirror.expire import removed_rows
 from deltalakedb.snapshot.page_builder import make_pages
 from deltalakedb.storage import open_storage
@@ -129,11 +136,13 @@ def test_any_row_comes_back_from_an_archive_as_it_was(
     before = rows_of(store, table_id)
     horizon = Horizon(table_id, 0, 1, -1, 0)
     archive = open_storage(f"memory:///{table_id}")
-    writer = ArchiveWriter(archive, "run")
     with store.read() as session:
-        for relation in EXPIRING:
-            writer.write(relation, expiring_rows(session, relation, horizon))
-    manifest = writer.finish(Manifest(table_id, "t", "file:///t", 0, 0, 0, ()))
+        files = tuple(
+            write_part(archive, part)
+            for relation in EXPIRING
+            for part in parts_of(relation, expiring_rows(session, relation, horizon), folder="run")
+        )
+    manifest = complete(archive, "run", Manifest(table_id, "t", "file:///t", 0, 0, 0, files))
     with store.write() as session:
         gone = {r.name: delete_expired(session, r, horizon) for r in EXPIRING}
     assert {name: n for name, n in gone.items() if n} == {

@@ -13,9 +13,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from deltalakedb.errors import ArchiveError
 from deltalakedb.store.relations import Kind, Relation
@@ -100,50 +100,58 @@ class Manifest:
         return found
 
 
-class ArchiveWriter:
-    """Writes the files of one archive, relation by relation; `finish` completes it."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of a relation that will be one file; `kept` says of each whether it stays."""
 
-    def __init__(self, storage: Storage, folder: str) -> None:
-        self._storage = storage
-        self._folder = folder
-        self._files: list[ArchivedFile] = []
-        self._parts: dict[str, int] = {}
+    relation: str
+    key: str
+    rows: list[Row]
+    kept: list[bool]
+    folder: str
 
-    def write(self, relation: Relation, pages: Iterator[tuple[list[Row], list[bool]]]) -> None:
-        """Write all rows of a relation."""
-        rows: list[Row] = []
-        kept: list[bool] = []
-        size = 0
-        for page, stays in pages:
-            rows += page
-            kept += stays
-            size += sum(len(value) for row in page for value in row if type(value) is str)
-            if len(rows) >= _MOST_ROWS or size >= _MOST_CHARACTERS:
-                self._write(relation, rows, kept)
-                rows, kept, size = [], [], 0
-        if rows:
-            self._write(relation, rows, kept)
 
-    def _write(self, relation: Relation, rows: list[Row], kept: list[bool]) -> None:
-        part = self._parts.get(relation.name, 0)
-        self._parts[relation.name] = part + 1
-        key = f"{relation.name}-{part:05d}.parquet"
-        data = _encode(relation, rows, kept)
-        self._storage.put(f"{self._folder}/{key}", data)
-        digest = hashlib.sha256(data).hexdigest()
-        self._files.append(
-            ArchivedFile(relation.name, key, len(rows), sum(kept), len(data), digest)
-        )
+PartWriter: TypeAlias = Callable[[Iterable[Part]], Iterator[ArchivedFile]]
+"""Writes parts wherever it likes to; what they became, in their order."""
 
-    def finish(self, manifest: Manifest) -> Manifest:
-        """Read every file back, then write the manifest; it, with its files."""
-        complete = replace(manifest, files=tuple(self._files))
-        for file in self._files:
-            key = f"{self._folder}/{file.key}"
-            data = self._storage.get(key)
-            check_file(file, len(data), hashlib.sha256(data).hexdigest(), folder=self._folder)
-        self._storage.put(f"{self._folder}/{MANIFEST}", complete.to_json())
-        return complete
+
+def parts_of(
+    relation: Relation, pages: Iterator[tuple[list[Row], list[bool]]], *, folder: str
+) -> Iterator[Part]:
+    """All rows of a relation, in parts."""
+    rows: list[Row] = []
+    kept: list[bool] = []
+    size = number = 0
+    for page, stays in pages:
+        rows += page
+        kept += stays
+        size += sum(len(value) for row in page for value in row if type(value) is str)
+        if len(rows) >= _MOST_ROWS or size >= _MOST_CHARACTERS:
+            yield _part(relation, number, rows, kept, folder)
+            rows, kept, size, number = [], [], 0, number + 1
+    if rows:
+        yield _part(relation, number, rows, kept, folder)
+
+
+def _part(relation: Relation, number: int, rows: list[Row], kept: list[bool], folder: str) -> Part:
+    return Part(relation.name, f"{relation.name}-{number:05d}.parquet", rows, kept, folder)
+
+
+def write_part(storage: Storage, part: Part) -> ArchivedFile:
+    """Write one file; to do it again does no harm."""
+    data = _encode(_RELATIONS[part.relation], part.rows, part.kept)
+    storage.put(f"{part.folder}/{part.key}", data)
+    digest = hashlib.sha256(data).hexdigest()
+    return ArchivedFile(part.relation, part.key, len(part.rows), sum(part.kept), len(data), digest)
+
+
+def complete(storage: Storage, folder: str, manifest: Manifest) -> Manifest:
+    """Read every file of an archive back, then write its manifest."""
+    for file in manifest.files:
+        data = storage.get(f"{folder}/{file.key}")
+        check_file(file, len(data), hashlib.sha256(data).hexdigest(), folder=folder)
+    storage.put(f"{folder}/{MANIFEST}", manifest.to_json())
+    return manifest
 
 
 def check_file(file: ArchivedFile, size: int, digest: str, *, folder: str) -> None:

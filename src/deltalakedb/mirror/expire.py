@@ -13,7 +13,7 @@ Guarantees:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -28,8 +28,12 @@ from deltalakedb.errors import (
 )
 from deltalakedb.mirror.archive import (
     ArchivedFile,
-    ArchiveWriter,
     Manifest,
+    Part,
+    PartWriter,
+    complete,
+    parts_of,
+    write_part,
 )
 from deltalakedb.mirror.state import milliseconds
 from deltalakedb.snapshot.page_builder import after_restore
@@ -93,8 +97,12 @@ def expire_table(
     archive: Storage | None,
     dry_run: bool = False,
     step: Step | None = None,
+    write_parts: PartWriter | None = None,
 ) -> Expired:
-    """Archive and remove the versions before the one that was newest `older_than` ago."""
+    """Archive and remove the versions before the one that was newest `older_than` ago.
+
+    The files of the archive are written here, or by `write_parts`.
+    """
     tell = step or ignore
     with store.read() as session:
         cutoff, horizon = _horizon(store, session, table, older_than)
@@ -112,7 +120,15 @@ def expire_table(
         )
     with span("deltalakedb.expire", table=table.name):
         folder = _new_folder(table, horizon)
-        manifest = _write_archive(store, table, horizon, archive=archive, folder=folder, tell=tell)
+        manifest = _write_archive(
+            store,
+            table,
+            horizon,
+            archive=archive,
+            folder=folder,
+            tell=tell,
+            write_parts=write_parts,
+        )
         forgotten = _delete(store, table, horizon, manifest, tell)
         tell("deleted")
     if forgotten:
@@ -246,13 +262,20 @@ def _write_archive(
     archive: Storage,
     folder: str,
     tell: Step,
+    write_parts: PartWriter | None,
 ) -> Manifest:
-    writer = ArchiveWriter(archive, folder)
-    with store.read() as session:
-        session.read_all()
+    def parts(session: Session) -> Iterator[Part]:
         for relation in EXPIRING:
             tell(f"archive {relation.name}")
-            writer.write(relation, expiring_rows(session, relation, horizon))
+            rows = expiring_rows(session, relation, horizon)
+            yield from parts_of(relation, rows, folder=folder)
+
+    with store.read() as session:
+        session.read_all()
+        if write_parts is None:
+            files = tuple(write_part(archive, part) for part in parts(session))
+        else:
+            files = tuple(write_parts(parts(session)))
     tell("manifest")
     manifest = Manifest(
         table_id=table.table_id,
@@ -261,9 +284,9 @@ def _write_archive(
         first_version=horizon.first,
         last_version=horizon.keep - 1,
         created_at=store.clock.now_ms(),
-        files=(),
+        files=files,
     )
-    return writer.finish(manifest)
+    return complete(archive, folder, manifest)
 
 
 def _delete(

@@ -1,0 +1,95 @@
+"""Work on the executors of a session, its answers in order: for the bulk jobs of the catalog.
+
+A window of tasks is one job; the next one runs while the answers of the last are used. What a task
+refuses comes back as the error that it is. Sessions of Spark Connect serve as well.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from deltalakedb.errors import ConfigurationError, DeltaLakeDbError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Task = TypeVar("Task")
+Answer = TypeVar("Answer")
+_PLACES: Final = 8
+"""How many tasks run at once where the session does not tell."""
+
+
+def check_session(spark: SparkSession, location: str) -> None:
+    """Refuse what is no session, and a location that no executor reaches."""
+    if not hasattr(spark, "createDataFrame"):
+        raise ConfigurationError(
+            f"spark={type(spark).__name__} is no Spark session",
+            fix="Pass a SparkSession, or leave it out to do it in this process",
+        )
+    if location.startswith("memory:"):
+        raise ConfigurationError(
+            f"Spark cannot reach {location}",
+            why="It is a store of this process alone",
+            fix="Leave spark out",
+        )
+
+
+def in_order(
+    spark: SparkSession,
+    work: Callable[[Task], Answer],
+    tasks: Iterable[Task],
+    *,
+    ahead: int = 2,
+) -> Iterator[Answer]:
+    """The answers of the tasks, in their order; `ahead` times as many as run at once are a job."""
+    rest = iter(tasks)
+    with ThreadPoolExecutor(max_workers=1) as background:
+        running: Future[list[Answer]] | None = None
+        while window := list(islice(rest, ahead * _places(spark))):
+            following = background.submit(_run, spark, work, window)
+            if running is not None:
+                yield from running.result()
+            running = following
+        if running is not None:
+            yield from running.result()
+
+
+def _places(spark: SparkSession) -> int:
+    try:
+        return max(1, int(spark.sparkContext.defaultParallelism))
+    except AttributeError:  # Spark Connect has no context
+        return _PLACES
+
+
+def _run(spark: SparkSession, work: Callable[[Task], Answer], tasks: list[Task]) -> list[Answer]:
+    rows = [(number, pickle.dumps(task, protocol=5)) for number, task in enumerate(tasks)]
+    frame = spark.createDataFrame(rows, "number long, task binary")
+    spread = frame.repartitionByRange(len(rows), "number")
+
+    def run(batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for batch in batches:
+            for number, task in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                answer: Any
+                try:
+                    answer = work(pickle.loads(task))  # noqa: S301 - from our driver
+                except DeltaLakeDbError as error:
+                    answer = error
+                data = [pickle.dumps(answer, protocol=5)]
+                columns = [pa.array([number], pa.int64()), pa.array(data, pa.binary())]
+                yield pa.record_batch(columns, names=["number", "answer"])
+
+    told = spread.mapInArrow(run, "number long, answer binary").collect()
+    answers = {row.number: pickle.loads(row.answer) for row in told}  # noqa: S301 - from our tasks
+    found: list[Answer] = []
+    for number in range(len(tasks)):
+        answer = answers[number]
+        if isinstance(answer, DeltaLakeDbError):
+            raise answer
+        found.append(answer)
+    return found
