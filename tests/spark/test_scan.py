@@ -17,6 +17,7 @@ import deltalakedb
 from deltalakedb.actions import AddFile
 from deltalakedb.errors import DeltaLakeDbError
 from deltalakedb.lake import Lake
+from deltalakedb.spark import DeltaTable
 from deltalakedb.spark.paths import hadoop_uri, java_encoded, metadata_path
 from deltalakedb.spark.scan import scan
 from deltalakedb.table import Table
@@ -132,6 +133,31 @@ def test_metadata_columns_are_there_where_partition_values_are_joined(
         )
     }
     assert {row.file_path: row.file_size for row in found.collect()} == known
+
+
+@pytest.mark.parametrize("partition_by", [[], ["at"]], ids=["plain", "joined"])
+def test_metadata_columns_are_there_beside_deletion_vectors(
+    spark: SparkSession, lake: Lake, tmp_path: Path, partition_by: list[str]
+) -> None:
+    moments = pa.array([MOMENT] * len(ODD), pa.timestamp("us", "UTC"))
+    data = DATA.set_column(3, "at", moments)
+    vectors = {"delta.enableDeletionVectors": "true"}
+    table = new(
+        lake, tmp_path / "t", data.slice(0, 3), partition_by=partition_by, properties=vectors
+    )
+    table.append(data.slice(3, 2))
+    DeltaTable.forName(spark, table.name, catalog=lake).delete("id = 0")
+    snapshot = table.snapshot()
+    assert [row["id"] for row in snapshot.to_arrow().sort_by("id").to_pylist()] == [1, 2, 3, 4]
+    # Some files have vectors, others have none; then only such that have.
+    frame = scan(spark, snapshot, metadata=True)
+    assert frame.columns == DATA.column_names
+    found = frame.select("*", "_metadata.file_path", "_metadata.row_index").collect()
+    assert sorted(row.id for row in found) == [1, 2, 3, 4]
+    assert len({row.file_path for row in found}) == 2
+    assert {row.id: row.row_index for row in found} == {1: 1, 2: 2, 3: 0, 4: 1}
+    only = scan(spark, snapshot, where="id < 3").select("id", "_metadata.row_index")
+    assert sorted(tuple(row) for row in only.collect()) == [(1, 1), (2, 2)]
 
 
 EVERY_TYPE = pa.table(

@@ -57,12 +57,13 @@ class DeltaLakeDbSource(DataSource):
 
     def schema(self) -> SparkStruct:
         """The columns of the table, at the version that is asked for."""
-        if self._given.text("where") is not None:
-            raise ConfigurationError(
-                "The option 'where' is not known here",
-                why="It chooses files for Spark's own scan, and this is a data source in Python",
-                fix="Use .where(...) on what is loaded; see the option pushFilters",
-            )
+        for option in ("where", "metadata"):
+            if self._given.text(option) is not None:
+                raise ConfigurationError(
+                    f"The option {option!r} is not known here",
+                    why="It is for Spark's own scan, and this is a data source in Python",
+                    fix="Leave it out, or import deltalakedb.spark in a classic session",
+                )
         with self._given.open() as lake:
             if self._given.change_feed:
                 from deltalakedb.spark.feed import feed_schema

@@ -219,7 +219,7 @@ def _loaded(spark: SparkSession, asked: _Reading) -> DataFrame:
         if given.change_feed:
             return feed_frame(spark, lake, given)
         snapshot = given.snapshot(lake)
-        frame = scan(spark, snapshot, where=given.text("where"))
+        frame = scan(spark, snapshot, where=given.text("where"), metadata=given.flag("metadata"))
     if asked.schema is not None:
         _check_schema(asked, frame)
     return frame

@@ -58,21 +58,28 @@ FILE: Final = "__deltalakedb_file"
 """The column with the file of a row, as Spark names files."""
 ROW: Final = "__deltalakedb_row"
 """The column with the number of a row in its file."""
+_HIDDEN_FILE: Final = "__deltalakedb_hidden_file"
+_HIDDEN_ROW: Final = "__deltalakedb_hidden_row"
+_MOST_SENT: Final = 200_000
+"""How many deleted rows are sent to every task: about 30 MB."""
 # Types whose text in a directory Spark reads as the log means it, whatever the session's time zone.
 _BY_DIRECTORY: Final = frozenset(
     {"string", "long", "integer", "short", "byte", "boolean", "date", "double", "float"}
 )
 
 
-def scan(spark: SparkSession, snapshot: Snapshot, *, where: str | None = None) -> DataFrame:
+def scan(
+    spark: SparkSession, snapshot: Snapshot, *, where: str | None = None, metadata: bool = False
+) -> DataFrame:
     """The rows of a snapshot, or those that fulfil a condition in Spark's SQL.
 
     What the condition says of partitions and statistics is used to find the files; whatever it says
-    is applied to the rows.
+    is applied to the rows. With `metadata` Spark's hidden column `_metadata` can be asked for in
+    any case, otherwise only where no files, or all of them, have deletion vectors.
     """
     predicate = None if where is None else planned(spark, snapshot.metadata, where)
     files = snapshot.files(where=predicate, columns=FILE_COLUMNS)
-    frame = scan_files(spark, snapshot, files)
+    frame = scan_files(spark, snapshot, files, metadata=metadata)
     return frame if where is None else frame.where(where)
 
 
@@ -88,11 +95,18 @@ def planned(spark: SparkSession, metadata: Metadata, where: str) -> Predicate:
 
 
 def scan_files(
-    spark: SparkSession, snapshot: Snapshot, files: pa.Table, *, with_position: bool = False
+    spark: SparkSession,
+    snapshot: Snapshot,
+    files: pa.Table,
+    *,
+    with_position: bool = False,
+    metadata: bool = False,
 ) -> DataFrame:
     """The rows of some files of a snapshot (see FILE_COLUMNS).
 
-    `with_position` adds the file and row number of each row, for whoever changes rows.
+    `with_position` adds the file and row number of each row, for whoever changes rows. A union has
+    no column `_metadata`, so with `metadata` there is none: rows of all files are then looked for
+    among those that are hidden.
     """
     import pyarrow.compute as pc
 
@@ -107,6 +121,8 @@ def scan_files(
     with_vector = pc.is_valid(files["deletion_vector"])
     plain = files.filter(pc.invert(with_vector))
     partly = files.filter(with_vector)
+    if metadata and partly.num_rows:
+        return reader.without_deleted(files, with_position=with_position)
     frame = reader.read(plain, with_position=with_position) if plain.num_rows else None
     if partly.num_rows:
         rest = reader.without_deleted(partly, with_position=with_position)
@@ -178,13 +194,30 @@ class _Reader:
         )
 
     def without_deleted(self, files: pa.Table, *, with_position: bool) -> DataFrame:
-        """The rows of files that their deletion vectors leave."""
+        """The rows of files that their deletion vectors leave; `_metadata` is still there."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        rows = self.read(files, with_position=with_position)
+        hidden = self._hidden(files)
+        if hidden is None:
+            return rows
+        frame = self._spark.createDataFrame(hidden.rename_columns([_HIDDEN_FILE, _HIDDEN_ROW]))
+        if hidden.num_rows <= _MOST_SENT:
+            # Spark does not know how few they are, and would shuffle the rows of the table.
+            frame = F.broadcast(frame)
+        file, row = (FILE, ROW) if with_position else ("_metadata.file_path", "_metadata.row_index")
+        same = (F.col(file) == F.col(_HIDDEN_FILE)) & (F.col(row) == F.col(_HIDDEN_ROW))
+        return rows.join(frame, same, "left_anti")
+
+    def _hidden(self, files: pa.Table) -> pa.Table | None:
+        """File and number of each row that is deleted."""
         import pyarrow as pa
 
-        rows = self.read(files, with_position=True)
         layout = layout_of(self._snapshot)
         hidden: list[pa.Table] = []
         for row in files.to_pylist():
+            if row["deletion_vector"] is None:
+                continue
             file = DataFile(row["path"], row["partition_values"], row["deletion_vector"])
             deleted = deleted_rows(layout, file)
             if deleted is None or not deleted.cardinality:
@@ -193,10 +226,7 @@ class _Reader:
             uri = metadata_path(hadoop_uri(self._location, row["path"]))
             name = pa.array([uri]).take(pa.array([0] * len(numbers), pa.int32()))
             hidden.append(pa.table({FILE: name, ROW: numbers}))
-        if hidden:
-            frame = self._spark.createDataFrame(pa.concat_tables(hidden))
-            rows = rows.join(frame, on=[FILE, ROW], how="left_anti")
-        return rows if with_position else rows.drop(FILE, ROW)
+        return pa.concat_tables(hidden) if hidden else None
 
     # --- reading --------------------------------------------------------------------------
 

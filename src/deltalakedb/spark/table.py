@@ -146,9 +146,16 @@ class DeltaTable:
         version: int | None = None,
         timestamp: datetime | str | None = None,
         where: str | None = None,
+        *,
+        metadata: bool = False,
     ) -> DataFrame:
-        """The rows now, at a version, or as they were at a time; those for a condition only."""
-        frame = scan(self._spark, self._table.snapshot(version, timestamp=timestamp), where=where)
+        """The rows now, at a version, or as they were at a time; those for a condition only.
+
+        With `metadata` Spark's `_metadata` columns can be selected in any case; without it they are
+        not there where some files have deletion vectors, and others have none.
+        """
+        snapshot = self._table.snapshot(version, timestamp=timestamp)
+        frame = scan(self._spark, snapshot, where=where, metadata=metadata)
         return frame if self._alias is None else frame.alias(self._alias)
 
     def alias(self, aliasName: str) -> DeltaTable:
