@@ -25,7 +25,7 @@ import pyarrow as pa
 from psycopg import sql
 
 import deltalakedb
-from deltalakedb.store.roles import roles_script
+from deltalakedb.store.roles import roles_down_script, roles_script
 
 from postgres_server import PostgresServer
 
@@ -166,7 +166,7 @@ def wrong_world(root: Path, server: PostgresServer) -> Iterator[World]:
         _tables(world)
         _logs(world)
         _catalogs(stack, world)
-        _roles(world)
+        _roles(stack, world)
         if world.mounted:
             (root / "full" / "rest").write_bytes(b"")
             _fill(root / "full" / "rest")
@@ -278,19 +278,23 @@ def _catalogs(stack: ExitStack, world: World) -> None:
     assert holder.stdout.readline() == "open\n"
 
 
-def _roles(world: World) -> None:
-    """On Postgres: a role that may read, and one that may nothing."""
+def _roles(stack: ExitStack, world: World) -> None:
+    """On Postgres: a role that may read, and one that may nothing; roles outlive databases."""
+    people = [sql.Identifier(f"{world.database}_{suffix}") for suffix in ("reader", "stranger")]
     with deltalakedb.connect(world.postgres) as lake:
         lake.create_table("sales.orders", location=str(world.root / "pg"), schema=SCHEMA)
     with psycopg.connect(world.postgres, autocommit=True) as connection:
         connection.execute(roles_script().encode())
-        for suffix in ("reader", "stranger"):
-            role = sql.Identifier(f"{world.database}_{suffix}")
+        for role in people:
             connection.execute(
                 sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'right-password'").format(role)
             )
-        connection.execute(
-            sql.SQL("GRANT deltalakedb_reader TO {}").format(
-                sql.Identifier(f"{world.database}_reader")
-            )
-        )
+        connection.execute(sql.SQL("GRANT deltalakedb_reader TO {}").format(people[0]))
+    stack.callback(_forget_roles, world.postgres, people)
+
+
+def _forget_roles(url: str, people: list[sql.Identifier]) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(roles_down_script().encode())
+        for role in people:
+            connection.execute(sql.SQL("DROP ROLE {}").format(role))
