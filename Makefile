@@ -5,8 +5,9 @@ READY := .venv/.ready
 # What mypy looks at; benchmarks join as soon as they exist.
 SOURCES := src tests scripts $(wildcard benchmarks)
 ARGS ?=
-# How many processes the tests share; each has a Postgres and, where it needs one, a Spark of its own.
-WORKERS ?= 2
+# How many processes the tests share; each has a Postgres and, where it needs one, a Spark of its own. One more than
+# there are cores: tests that kill and wait leave half of the time unused.
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help setup peers demo test check format bench bench-quick soak docs dist pins clean

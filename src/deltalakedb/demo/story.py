@@ -276,10 +276,11 @@ def _wait(lake: Lake, done: Callable[[TableStatus], bool], what: str) -> TableSt
 def _operations_page(telling: Telling, lake: Lake, *, keep: bool) -> None:
     telling.chapter("The operations page")
     with OperationsPage(lake) as page:
-        with urllib.request.urlopen(page.address, timeout=30) as answer:  # noqa: S310 - ours
+        listed = f"{page.address}/tables"
+        with urllib.request.urlopen(listed, timeout=30) as answer:  # noqa: S310 - ours
             text = answer.read().decode()
         telling.check(
-            f"{page.address} answers with {len(text):,} characters, and names both tables",
+            f"{listed} answers with {len(text):,} characters, and names both tables",
             ok=ORDERS in text and DAILY in text,
         )
         if keep:
