@@ -48,7 +48,7 @@ def test_death_at_every_point_of_a_commit(
 
 @pytest.mark.timeout(SLOW_MACHINE)
 def test_random_deaths_under_load(crowd: Crowd, catalog_url: str, engine: Engine) -> None:
-    kill_under_load(crowd, catalog_url, engine, kills=10 if engine == "duckdb" else 20)
+    kill_under_load(crowd, catalog_url, engine, kills=6 if engine == "duckdb" else 12)
 
 
 @pytest.mark.soak

@@ -72,7 +72,6 @@ def main() -> None:
 
     attempt("write", lambda: writer(source, "append", location=str(folder / "t")))
     attempt("read", lambda: ids(reader()), [0, 1, 2, 3, 4, 5])
-    attempt("read where", lambda: ids(reader().where("part = 1")), [1, 3, 5])
     attempt("replace", lambda: writer(source.where("id = 1"), "overwrite", replaceWhere="part = 1"))
     attempt("read after", lambda: ids(reader()), [0, 1, 2, 4])
     attempt("read version", lambda: ids(reader(versionAsOf=1)), [0, 1, 2, 3, 4, 5])
@@ -82,7 +81,6 @@ def main() -> None:
     attempt("delete", lambda: table().delete("id = 9"))
     attempt("update", lambda: table().update("id = 4", {"id": "5L"}))
     attempt("merge", merge)
-    attempt("read again", lambda: ids(reader()), [0, 1, 2, 4, 9])
     attempt("optimize", lambda: table().optimize().executeCompaction())
     attempt("history", lambda: table().history(1).collect()[0].operation)
     attempt("stream", stream)

@@ -23,7 +23,7 @@ from spark.story import FEED, SCHEMA, VECTORS, Story
 
 from fix_store import Catalogs
 
-STEPS = 22
+STEPS = 14
 STORIES = int(os.environ.get("DELTALAKEDB_STORIES", "36"))
 """Of the long form, with STEPS_OF_EACH operations each."""
 FIRST = int(os.environ.get("DELTALAKEDB_FIRST_STORY", "100"))
