@@ -142,8 +142,9 @@ def planned_changes(lake: Lake, given: SourceOptions) -> list[Changes]:
     layout = layout_of(newest)
     moments = {
         record.version: record.committed_at
-        for record in table.history(None)
-        if first <= record.version <= last
+        for record in table.history(
+            None, since=table.snapshot(first).timestamp, until=newest.timestamp
+        )
     }
     found: list[Changes] = []
     for version in range(first, last + 1):

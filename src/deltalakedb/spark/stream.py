@@ -126,23 +126,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return Offset.first(head, snapshot=True).to_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
-        """What `maxFilesPerTrigger` or `maxBytesPerTrigger` say."""
+        """What the options say; Spark knows one limit at a time, see `latestOffset`."""
         files = self._given.number("maxFilesPerTrigger")
         size = self._given.number("maxBytesPerTrigger")
-        if files is not None and size is None:
-            return ReadMaxFiles(files)
-        if size is not None and files is None:
-            return ReadMaxBytes(size)
         if files is not None:
-            raise ConfigurationError(
-                "Both maxFilesPerTrigger and maxBytesPerTrigger are given", fix="Give one of them"
-            )
-        return ReadAllAvailable()
+            return ReadMaxFiles(files)
+        return ReadAllAvailable() if size is None else ReadMaxBytes(size)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         """How far the next batch goes."""
         begin = Offset.read(start)
-        room = _Room.of(limit)
+        room = _Room.of(limit, also_bytes=self._given.number("maxBytesPerTrigger"))
         with self._given.open() as lake:
             table = lake.table(self._given.table)
             reached = begin
@@ -247,10 +241,12 @@ class _Room:
         self._any = False
 
     @classmethod
-    def of(cls, limit: ReadLimit) -> _Room:
-        """What a limit of Spark's leaves."""
+    def of(cls, limit: ReadLimit, *, also_bytes: int | None) -> _Room:
+        """What a limit of Spark's leaves; with one of files, bytes may be limited too."""
         files = limit.max_files if isinstance(limit, ReadMaxFiles) else None
         size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        if files is not None:
+            size = also_bytes
         return cls(files, size)
 
     def take(self, sizes: list[int]) -> int:
