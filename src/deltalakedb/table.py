@@ -12,7 +12,7 @@ from deltalakedb.snapshot import Snapshot
 from deltalakedb.snapshot.cache import SnapshotCache
 from deltalakedb.snapshot.listing import NO_LIMIT, check_count
 from deltalakedb.snapshot.page_builder import after_commit
-from deltalakedb.snapshot.resolve import resolve, to_milliseconds
+from deltalakedb.snapshot.resolve import check_version, resolve, to_milliseconds
 from deltalakedb.snapshot.retained import needed_files
 from deltalakedb.snapshot.snapshot import snapshot_of
 from deltalakedb.store.reading import Known, find_history
@@ -95,9 +95,12 @@ class Table:
         self._state = _state_of(self.table_id, found)
 
     def actions(self, version: int) -> list[Action]:
-        """What a version's commit says, without its commitInfo."""
+        """What a version's commit says; VersionNotFoundError for one that has expired."""
         with self._store.read() as session:
-            return self._store.actions_of(session, self.table_id, version)
+            found = self._store.actions_of(session, self.table_id, version)
+        if not found:
+            check_version(self._store, self._record, version)
+        return found
 
     def now_ms(self) -> int:
         """The time by the clock of the catalog's writers, in milliseconds."""

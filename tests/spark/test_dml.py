@@ -221,13 +221,14 @@ class Reads:
         return {one.executionId(): one for one in every}
 
     def files(self) -> int:
-        total = 0
+        found: dict[int, int] = {}
         for number, execution in self._executions().items():
             if number <= self._before:
                 continue
             values, metrics = self._store.executionMetrics(number), execution.metrics()
-            for i in range(metrics.size()):
-                found = values.get(metrics.apply(i).accumulatorId())
-                if metrics.apply(i).name() == "number of files read" and found.isDefined():
-                    total += int(found.get().replace(",", ""))
-        return total
+            # A plan that is changed while it runs lists its metrics again.
+            for metric in (metrics.apply(i) for i in range(metrics.size())):
+                known = values.get(metric.accumulatorId())
+                if metric.name() == "number of files read" and known.isDefined():
+                    found[metric.accumulatorId()] = int(known.get().replace(",", ""))
+        return sum(found.values())

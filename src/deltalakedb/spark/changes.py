@@ -25,6 +25,7 @@ from deltalakedb.actions.codec import from_dict
 from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.actions.partition import decode_path
 from deltalakedb.actions.properties import TableProperties
+from deltalakedb.actions.values import CHANGE_TYPE
 from deltalakedb.errors import UnsupportedFeatureError
 from deltalakedb.snapshot.data_files import DataFile, deleted_rows
 from deltalakedb.snapshot.dataset import layout_of
@@ -34,7 +35,6 @@ from deltalakedb.spark.generated import ANEW, generated_columns, made_anew
 from deltalakedb.spark.paths import hadoop_uri, metadata_path
 from deltalakedb.spark.scan import FILE, ROW, quoted, scan_files
 from deltalakedb.spark.stage import stage_changes, stage_frame_checked
-from deltalakedb.staging.change_data import CHANGE_TYPE
 from deltalakedb.staging.constraints import ENFORCED
 from deltalakedb.staging.sinks import Sinks
 from deltalakedb.staging.vectors import encode_rows, write_vectors
