@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions import AddFile, CdcFile, Metadata, RemoveFile
+from deltalakedb.errors import SourceChangedError
 from deltalakedb.spark.datasource import ReadPlan, in_parts
 from deltalakedb.spark.feed import Changes, planned_changes, table_columns
 from deltalakedb.spark.stream import Offset, Room, StreamReader
@@ -33,7 +34,7 @@ class FeedStreamReader(StreamReader):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """How far the next batch goes."""
-        reached = Offset.read(start)
+        begin = reached = Offset.read(start)
         room = Room.of(limit, also_bytes=self._limit("maxBytesPerTrigger"))
         with self._given.open() as lake:
             table = self._table(lake, reached)
@@ -43,9 +44,17 @@ class FeedStreamReader(StreamReader):
                 if taken < files.num_rows:
                     return replace(reached, index=reached.index + taken).to_dict()
                 reached = reached.after(reached.began)
-            while reached.version < self._head(table):
+            head = self._head(table)
+            while reached.version < head and not room.full:
                 version = reached.version + 1
-                if not room.take_all(self._sizes(table, version)):
+                try:
+                    sizes = self._sizes(table, version)
+                except SourceChangedError:
+                    # What came before can still be read; the next batch will be told.
+                    if reached == begin:
+                        raise
+                    break
+                if not room.take_all(sizes):
                     break
                 reached = reached.after(version)
             return reached.to_dict()
@@ -87,7 +96,5 @@ class FeedStreamReader(StreamReader):
                 self._check_columns(table, version, action)
         told = [action.size for action in actions if isinstance(action, CdcFile)]
         return told or [
-            a.size or 0
-            for a in actions
-            if isinstance(a, (AddFile, RemoveFile)) and a.data_change
+            a.size or 0 for a in actions if isinstance(a, (AddFile, RemoveFile)) and a.data_change
         ]

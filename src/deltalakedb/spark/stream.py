@@ -154,11 +154,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with self._given.open() as lake:
             table = self._table(lake, begin)
             reached = begin
-            for unit in self._units(table, begin):
-                taken = room.take(unit.files["size_bytes"].to_pylist())
-                if taken < unit.files.num_rows:
-                    return replace(unit.before, index=unit.before.index + taken).to_dict()
-                reached = unit.after
+            try:
+                for unit in self._units(table, begin):
+                    taken = room.take(unit.files["size_bytes"].to_pylist())
+                    if taken < unit.files.num_rows:
+                        return replace(unit.before, index=unit.before.index + taken).to_dict()
+                    reached = unit.after
+                    if room.full:
+                        break
+            except SourceChangedError:
+                # What came before can still be read; the next batch will be told.
+                if reached == begin:
+                    raise
             return reached.to_dict()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -304,6 +311,14 @@ class Room:
         if files is not None:
             size = also_bytes
         return cls(files, size)
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for any other file."""
+        return self._any and (
+            (self._files is not None and self._files < 1)
+            or (self._size is not None and self._size < 1)
+        )
 
     def take(self, sizes: list[int]) -> int:
         """How many of these files there is room for."""
