@@ -274,7 +274,13 @@ def test_commits_that_were_rebased_are_told(
     }
     found = client.get("/api/v1/contention")
     assert found == {"commits": 11, "rebased": 1, "rebased_over_most": 2}
-    assert "1 were rebased over commits of others" in client("/metrics-page").text
+    assert "1 were rebased over commits that others had made" in client("/metrics-page").text
+    # What people write into their commits cannot make it fail.
+    nul = "\0 \\u0000"
+    fresh = small_lake.table("b")
+    fresh.commit([add("4.parquet")], operation=nul, operation_parameters={nul: nul})
+    assert client.get("/api/v1/contention")["rebased"] == 1
+    assert client("/").status == client("/table?name=b").status == 200
 
 
 @pytest.mark.parametrize("bounds", [(1, 1), (2, 2), (3, 50), (50, 50)])

@@ -400,7 +400,7 @@ def _stretches(first: int, last: int, bars: int) -> tuple[int, int]:
 class Contention(NamedTuple):
     """How the newest commits of all tables got on with each other, as the catalog remembers it.
 
-    A commit that came after others had changed what it began from was `rebased` over them.
+    A commit whose writer had looked at the table before others committed was `rebased` over them.
     """
 
     commits: int

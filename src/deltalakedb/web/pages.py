@@ -470,11 +470,11 @@ def _contention(catalog: Catalog) -> Child:
         return element("p", advice(str(error)), class_="bad")
     if not found.commits:
         return element("p", "Nothing was committed yet.", class_="quiet")
-    most = f", one of them over {found.rebased_over_most:,}" if found.rebased else ""
+    most = f" (one of them over {found.rebased_over_most:,})" if found.rebased else ""
     return element(
         "p",
         f"Of the newest {found.commits:,} commits of all tables, {found.rebased:,} were rebased "
-        f"over commits of others that had come first{most}.",
+        f"over commits that others had made since their writer last looked at the table{most}.",
     )
 
 

@@ -122,7 +122,7 @@ FROM wanted ORDER BY wanted.moment;
 
 -- name: browse_contention
 -- Which version each of the newest commits had read, of all tables.
-SELECT version, commit_info ->> 'readVersion' FROM dl_table_versions
+SELECT version, json_extract(commit_info, '$.readVersion') FROM dl_table_versions
 ORDER BY committed_at DESC LIMIT :limit;
 
 -- name: browse_files_ahead

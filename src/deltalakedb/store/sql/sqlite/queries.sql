@@ -35,8 +35,3 @@ CROSS JOIN dl_remove_files AS r
 -- name: server
 -- Which release answers, and its clock in milliseconds since the epoch.
 SELECT sqlite_version(), CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER);
-
--- name: browse_contention
--- As elsewhere; the operator ->> came with SQLite 3.38.
-SELECT version, json_extract(commit_info, '$.readVersion') FROM dl_table_versions
-ORDER BY committed_at DESC LIMIT :limit;
