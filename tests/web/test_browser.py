@@ -189,6 +189,23 @@ def test_hostile_names_are_text_and_nothing_runs(page: "Page", served: Served) -
     assert {urlsplit(url).netloc for url in asked} == {urlsplit(served.address).netloc}
 
 
+def test_names_of_any_length_do_not_widen_a_page(plain_page: "Page", served: Served) -> None:
+    long = next(name for name in HOSTILE if len(name) > 1000)
+    paths = ["/", "/tables", "/changes", "/mirror", "/metrics-page"]
+    urls = [served.url(path) for path in paths]
+    urls += [
+        served.url(path, name=name) for path in ("/table", "/files") for name in (long, "orders")
+    ]
+    for width in (1100, 400):
+        plain_page.set_viewport_size({"width": width, "height": 700})
+        for url in urls:
+            plain_page.goto(url)
+            assert plain_page.evaluate("document.documentElement.scrollWidth") <= width, url
+            heading = plain_page.locator("h1").bounding_box()
+            assert heading is not None
+            assert heading["height"] < 150, url
+
+
 def test_hostile_commits_files_and_errors_are_text(page: "Page", served: Served) -> None:
     page.goto(served.url("/table", name="orders", operation=f"<i>{PWN}</i>"))
     page.locator("summary").click()
