@@ -57,7 +57,7 @@ EXEMPT = {
 # Words that begin a line of a shell block, beside ours and make: tools that users have.
 TOOLS = frozenset(
     {"pip", "export", "curl", "createdb", "psql", "pg_dump", "pg_restore", "sqlite3", "docker"}
-    | {"kubectl", "helm", "systemctl", "sudo", "cd", "git", "python", "mkdir"}
+    | {"kubectl", "helm", "systemctl", "sudo", "cd", "git", "python", "mkdir", "umask"}
 )
 BLOCKS = list(all_blocks())
 
