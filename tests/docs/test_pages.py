@@ -22,6 +22,7 @@ from psycopg import sql
 from pyspark.sql import SparkSession
 
 import deltalakedb
+from deltalakedb.storage import open_storage
 
 from doc_blocks import ROOT, Outcome, Reader, blocks_of, pages
 from fix_s3 import S3Server
@@ -121,7 +122,6 @@ class Machine:
     def __init__(self, server: PostgresServer, s3: S3Server) -> None:
         self.server = server
         self.s3 = s3
-        self.databases: set[str] = set()
 
     def prepare(self, page: str) -> Reader:
         """What the page may expect to be there; whoever reads it then."""
@@ -169,7 +169,9 @@ class Machine:
             AWS_SECRET_ACCESS_KEY=options["aws_secret_access_key"],
             AWS_ENDPOINT_URL=options["endpoint_url"],
         )
-        self.s3.new_bucket("my-bucket")
+        bucket = open_storage(f"s3://{self.s3.new_bucket('my-bucket')}", options)
+        for found in list(bucket.list("")):  # what this page left when it was read before
+            bucket.delete(found.key)
         key = rsa.generate_private_key(65537, 2048).private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
@@ -257,7 +259,7 @@ def test_a_page_works_in_an_empty_folder(page: str, read: Callable[..., Reader])
 
 @pytest.mark.spark
 def test_all_pages_work_one_after_another_in_one_folder(
-    spark: SparkSession, read: Callable[..., Reader], capfd: pytest.CaptureFixture[str]
+    spark: SparkSession, read: Callable[..., Reader]
 ) -> None:
     # Spark's page comes first, so it also had an empty folder.
     for page in [SPARK, *(page for page in PAGES if page != SPARK)]:
