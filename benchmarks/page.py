@@ -33,11 +33,12 @@ ENGINES = ("postgres", "sqlite")
 GOAL_MS = 250
 GOAL_GROWTH = 3.0
 # These show as much of either catalog. The others sum up all tables, look through many for a few
-# (at most 50,000 commits or files), or find more in the larger one.
+# (at most 50,000 commits or 10,000 files), or find more in the larger one.
 SAME = {
     *("/tables", "/tables?cursor=, from the middle", "/table", "/table?cursor=, from the middle"),
     *("/changes", "/changes?cursor=, from the middle", "/api/v1/tables"),
     *("/api/v1/table", "/api/v1/changes", "/api/v1/versions", "/api/v1/growth", "/api/v1/files"),
+    *("/api/v1/contention", "/api/v1/activity", "/api/v1/activity?name="),
 }
 BIG = "<b>big</b>"
 START = 1_700_000_000_000
@@ -184,10 +185,11 @@ def requests(size: Size) -> dict[str, str]:
         "/metrics-page": "/metrics-page",
         "/metrics": "/metrics",
     }
-    for path in ("summary", "tables", "changes", "metrics"):
+    for path in ("summary", "tables", "changes", "metrics", "activity", "contention"):
         found[f"/api/v1/{path}"] = f"/api/v1/{path}"
     for path in ("table", "versions", "growth", "files", "sizes"):
         found[f"/api/v1/{path}"] = of(f"/api/v1/{path}", **big)
+    found["/api/v1/activity?name="] = of("/api/v1/activity", **big)
     found["/api/v1/tables?behind=true"] = "/api/v1/tables?behind=true"
     return found
 

@@ -22,10 +22,10 @@ from fix_lake import SCHEMA, add, remove  # noqa: E402
 
 # What is shown, and how much of it.
 PICTURES = {
-    "page-overview": ("/", 620),
-    "page-table": ("/table?name=sales.orders", 940),
-    "page-files": ("/files?name=sales.orders", 620),
-    "page-mirror": ("/mirror", 460),
+    "page-overview": ("/", 800),
+    "page-table": ("/table?name=sales.orders", 1340),
+    "page-files": ("/files?name=sales.orders", 640),
+    "page-mirror": ("/mirror", 530),
 }
 MONDAY = 1_793_577_600_000  # 2026-11-02
 PEOPLE = ("ann@example.org", "etl", "bob@example.org")

@@ -2,7 +2,8 @@
 
 `Reader.read(page)` does with every block of a page what a stranger would do with it, in order: runs
 Python in one interpreter and commands in one shell, whose folder and variables last. What is not
-run is in `EXCUSED`, with the reason, or is no program: `text`, `ini`. Anything else fails the page.
+run is in `EXCUSED`, with the reason, or is no program: `text`, `ini`, `yaml`. Anything else fails
+the page.
 """
 
 from __future__ import annotations
@@ -165,7 +166,9 @@ class Reader:
         if block.language == "text" and block.introduced.endswith("prints:"):
             assert self._said.splitlines() == text.splitlines(), f"{block.page} prints"
             return "compared"
-        assert block.language in ("text", "ini"), f"{block.page}: what is {block.language!r}?"
+        assert block.language in ("text", "ini", "yaml"), (
+            f"{block.page}: what is {block.language!r}?"
+        )
         return "no program"
 
     def _shell(self, block: Block) -> Outcome:

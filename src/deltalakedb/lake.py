@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC
 from functools import partial
 from importlib import import_module
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from deltalakedb.clock import Clock
+    from deltalakedb.mirror.endpoint import MetricsEndpoint
     from deltalakedb.mirror.expire import Expired, OlderThan
     from deltalakedb.mirror.export import Exported
     from deltalakedb.mirror.findings import Verification
@@ -66,6 +67,7 @@ class Lake:
         mirror: str = "inline",
     ) -> None:
         self.closed = False
+        self._closing = ExitStack()
         self.store = store
         self.metrics = store.metrics
         self.mirror = Mirror(store, mode=mirror)
@@ -121,8 +123,19 @@ class Lake:
     def close(self) -> None:
         """Finish the checkpoints that were begun, and release every connection."""
         self.closed = True
+        self._closing.close()
         self.mirror.close()
         self.store.close()
+
+    def serve_metrics(self, *, port: int, host: str = "127.0.0.1") -> MetricsEndpoint:
+        """Serve the metrics of this process to Prometheus, until the lake or the answer is closed.
+
+        Conflicts and commit latencies are known to the process that commits, and nowhere else.
+        Port 0 takes any that is free; `address` of the answer is where to ask.
+        """
+        from deltalakedb.mirror.endpoint import MetricsEndpoint
+
+        return self._closing.enter_context(MetricsEndpoint(self.metrics, port=port, host=host))
 
     # --- tables ---------------------------------------------------------------------------
 

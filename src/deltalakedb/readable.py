@@ -14,7 +14,10 @@ def moment(milliseconds: int | None) -> str | None:
     """A time as people and programs both read it."""
     if milliseconds is None:
         return None
-    at = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    try:
+        at = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (OverflowError, ValueError):  # beyond the year 9999
+        return f"{milliseconds} ms"
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -7,17 +7,19 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from deltalakedb.errors import CorruptCatalogError
+from deltalakedb.replacing import replacement
 from deltalakedb.snapshot import Snapshot
 from deltalakedb.snapshot.cache import SnapshotCache
 from deltalakedb.snapshot.listing import NO_LIMIT, check_count
 from deltalakedb.snapshot.page_builder import after_commit
-from deltalakedb.snapshot.resolve import resolve, to_milliseconds
+from deltalakedb.snapshot.resolve import check_version, resolve, to_milliseconds
 from deltalakedb.snapshot.retained import needed_files
 from deltalakedb.snapshot.snapshot import snapshot_of
 from deltalakedb.store.reading import Known, find_history
 from deltalakedb.store.relations import LIVE
 from deltalakedb.telemetry import span
 from deltalakedb.transaction import change_table
+from deltalakedb.transaction.drop_features import drop_feature
 from deltalakedb.transaction.open import AnyAction, OpenChange, plain_change
 from deltalakedb.transaction.state import TableState
 from deltalakedb.writing import Written, write_append, write_overwrite
@@ -93,9 +95,12 @@ class Table:
         self._state = _state_of(self.table_id, found)
 
     def actions(self, version: int) -> list[Action]:
-        """What a version's commit says, without its commitInfo."""
+        """What a version's commit says; VersionNotFoundError for one that has expired."""
         with self._store.read() as session:
-            return self._store.actions_of(session, self.table_id, version)
+            found = self._store.actions_of(session, self.table_id, version)
+        if not found:
+            check_version(self._store, self._record, version)
+        return found
 
     def now_ms(self) -> int:
         """The time by the clock of the catalog's writers, in milliseconds."""
@@ -254,6 +259,7 @@ class Table:
         where: str | None = None,
         merge_schema: bool = False,
         overwrite_schema: bool = False,
+        partition_by: Sequence[str] | None = None,
         dynamic: bool = False,
         app_txn: AppTxn | None = None,
         user_metadata: str | None = None,
@@ -263,7 +269,8 @@ class Table:
 
         Files that have nothing but such rows are removed; others are written anew without them.
         With `dynamic` the partitions that the new rows are in are replaced, and no others. With
-        `overwrite_schema` the table gets the columns of the new rows.
+        `overwrite_schema` the table gets the columns of the new rows, and with `partition_by` other
+        partitions too.
         """
         written = write_overwrite(
             self.snapshot(),
@@ -274,6 +281,7 @@ class Table:
             now=self._store.clock.now_ms(),
             merge_schema=merge_schema,
             overwrite_schema=overwrite_schema,
+            partition_by=partition_by,
             dynamic=dynamic,
             target_bytes=target_bytes,
         )
@@ -329,6 +337,42 @@ class Table:
         """Add table features to the protocol."""
         return self.commit_change(
             change_table.upgrade_protocol(self._record, self._base(), features)
+        )
+
+    def drop_feature(self, name: str) -> Committed:
+        """Take a feature that nothing of the table uses out of its protocol.
+
+        Features that readers have to know stay: older versions may need them.
+        """
+        domains = self.snapshot().domain_metadata
+        return self.commit_change(drop_feature(self._record, self._base(), domains, name))
+
+    def replace(
+        self,
+        schema: Any,
+        *,
+        partition_by: Sequence[str] = (),
+        cluster_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        description: str | None = None,
+        operation: str = "REPLACE TABLE",
+    ) -> Committed:
+        """Replace the table by an empty one with these columns; arguments as in `create_table`.
+
+        Name, location and history stay, so older versions can be read and restored.
+        """
+        return self.commit_change(
+            replacement(
+                self.snapshot(),
+                self._base(),
+                schema,
+                partition_by=partition_by,
+                cluster_by=cluster_by,
+                properties=properties,
+                description=description,
+                operation=operation,
+                now=self.now_ms(),
+            )
         )
 
     def rename(self, name: str) -> Committed:

@@ -7,7 +7,7 @@ they are deleted again, unless its outcome is unknown: then they may be part of 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -122,13 +122,24 @@ def plan_rows(
     storage_options: Mapping[str, str],
     merge_schema: bool = False,
     overwrite_schema: bool = False,
+    partition_by: Sequence[str] | None = None,
     where: Any = None,
     target_bytes: int | None = None,
     generates: bool = False,
 ) -> RowPlan:
     """Plan a write of rows with these columns; `generates` says that it computes generated ones."""
+    if partition_by is not None and not overwrite_schema:
+        raise ConfigurationError(
+            f"The partitions of table {table.name!r} cannot change by this write",
+            fix="Replace its schema too (overwrite_schema=True), or leave partition_by out",
+        )
     control, metadata = _fitted(
-        table, base, schema, merge_schema=merge_schema, overwrite_schema=overwrite_schema
+        table,
+        base,
+        schema,
+        merge_schema=merge_schema,
+        overwrite_schema=overwrite_schema,
+        partition_by=partition_by,
     )
     check_generated(table, metadata, generates=generates)
     if where is not None and not isinstance(where, str):
@@ -267,6 +278,7 @@ def write_overwrite(
     now: int,
     merge_schema: bool = False,
     overwrite_schema: bool = False,
+    partition_by: Sequence[str] | None = None,
     dynamic: bool = False,
     target_bytes: int | None = None,
 ) -> Written:
@@ -281,6 +293,7 @@ def write_overwrite(
         storage_options=storage_options,
         merge_schema=merge_schema,
         overwrite_schema=overwrite_schema,
+        partition_by=partition_by,
         where=where,
         target_bytes=target_bytes,
         generates=source.generates,
@@ -310,12 +323,13 @@ def _fitted(
     *,
     merge_schema: bool,
     overwrite_schema: bool,
+    partition_by: Sequence[str] | None = None,
 ) -> tuple[tuple[Action, ...], Metadata]:
     """The actions that make a table fit for columns, and its metadata then."""
     import pyarrow as pa
 
     if overwrite_schema:
-        control = replace_columns(base, schema)
+        control = replace_columns(base, schema, partition_by)
     else:
         added = new_columns(schema, base.metadata.schema) if merge_schema else []
         if not added:

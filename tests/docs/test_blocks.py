@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import typer
+import yaml
 
 from deltalakedb.cli.app import app
 from deltalakedb.cli.app import run as command_line
@@ -25,9 +26,9 @@ BLOCKS = [block for block in all_blocks() if block.page not in GENERATED]
 # Words that begin a command, beside ours and what is excused: tools that users have.
 TOOLS = {
     *("export", "createdb", "psql", "pg_dump", "pg_restore", "sqlite3"),
-    *("cd", "mkdir", "python3", "chmod", "printf", ".venv/bin/python"),
+    *("cd", "mkdir", "umask", "python", "python3", "chmod", "printf", ".venv/bin/python"),
 }
-LANGUAGES = {"python", "sh", "sql", "text", "ini"}
+LANGUAGES = {"python", "sh", "sql", "text", "ini", "yaml"}
 
 
 def _ids(block: Block) -> str:
@@ -110,13 +111,15 @@ def test_pages_that_install_name_the_note_about_releases(page: str) -> None:
     assert "quick-start.md#until-the-first-release" in (ROOT / page).read_text("utf-8")
 
 
-@pytest.mark.parametrize("block", _chosen("ini", "text"), ids=_ids)
+@pytest.mark.parametrize("block", _chosen("ini", "yaml", "text"), ids=_ids)
 def test_other_blocks_are_well_formed(block: Block) -> None:
     if block.language == "ini":
         text = block.text if "[" in block.text else f"[all]\n{block.text}"
         reader = configparser.ConfigParser(strict=False, interpolation=None)
         reader.read_string(text)
         assert reader.sections()
+    elif block.language == "yaml":
+        assert list(yaml.safe_load_all(block.text))
     else:
         for url in re.findall(r"^(?:sqlite|duckdb|postgresql):\S+", block.text, re.MULTILINE):
             parse_url(url)

@@ -1,5 +1,6 @@
 """An earlier version comes back as a new one, on every engine."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,7 +9,11 @@ import pytest
 from deltalakedb.errors import ConfigurationError, DataFileMissingError, VersionNotFoundError
 from deltalakedb.lake import Lake
 from deltalakedb.maintenance import restore
+from deltalakedb.snapshot.listing import COLUMNS
+from deltalakedb.staging.sinks import Sinks
+from deltalakedb.staging.vectors import write_vectors
 from deltalakedb.table import Table
+from deltalakedb.writing import add_of, remove_of, rows_of_files
 
 
 @pytest.fixture
@@ -57,3 +62,56 @@ def test_which_version_is_to_be_said(table: Table) -> None:
             restore(table, **wrong)  # type: ignore[arg-type]
     with pytest.raises(VersionNotFoundError):
         restore(table, version=17)
+
+
+def test_deletion_vectors_that_are_gone_are_told_before_anything_happens(
+    lake: Lake, tmp_path: Path
+) -> None:
+    """The file itself is still there, because later versions have it too."""
+    table = lake.create_table(
+        "dv",
+        location=str(tmp_path / "dv"),
+        schema=pa.schema([("id", pa.int64())]),
+        properties={"delta.enableDeletionVectors": "true"},
+    )
+    table.append(pa.table({"id": [1, 2, 3, 4]}))
+    first = hide_rows(table, [0])
+    hide_rows(table, [0, 1])
+    assert ids(table) == [3, 4]
+    assert ids(table, 2) == [2, 3, 4]
+    (tmp_path / "dv" / first).unlink()
+    with pytest.raises(DataFileMissingError, match=r"version 2: 1 of its files.*deletion_vector"):
+        restore(table, version=2)
+    assert ids(table) == [3, 4]
+    assert restore(table, version=1).version == 4
+    assert ids(table) == [1, 2, 3, 4]
+
+
+def test_files_of_a_clone_that_are_gone_are_told_too(lake: Lake, tmp_path: Path) -> None:
+    source = lake.create_table(
+        "source", location=str(tmp_path / "a b%"), schema=pa.schema([("id", pa.int64())])
+    )
+    source.append(pa.table({"id": [1]}))
+    lake.clone_table("source", str(tmp_path / "clone"), name="clone")
+    clone = lake.table("clone")
+    clone.overwrite(pa.table({"id": [2]}))
+    assert restore(clone, version=0).version == 2
+    assert ids(clone) == [1]
+    clone.overwrite(pa.table({"id": [3]}))
+    for file in (tmp_path / "a b%").glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(DataFileMissingError, match="cannot be restored to version 0"):
+        restore(clone, version=0)
+    assert ids(clone) == [3]
+
+
+def hide_rows(table: Table, numbers: list[int]) -> str:
+    """Mark rows of the only file as deleted; the name of the file that says so."""
+    (row,) = rows_of_files(table.snapshot().files(columns=COLUMNS))
+    vectors, key = write_vectors(
+        Sinks(table.location), {row["path"]: pa.array(numbers, pa.int64())}
+    )
+    wide = row["stats"].replace('"tightBounds":true', '"tightBounds":false')
+    add = replace(add_of(row), stats=wide, deletion_vector=vectors[row["path"]])
+    table.commit([remove_of(row, table.now_ms()), add], operation="DELETE")
+    return key

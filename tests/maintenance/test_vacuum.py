@@ -91,6 +91,20 @@ def test_files_that_a_version_within_the_retention_needs_stay(table: Table) -> N
     assert table.snapshot(2).to_arrow().num_rows == 2
 
 
+def test_files_that_expired_versions_removed_stay_within_the_retention(
+    lake: Lake, table: Table, tmp_path: Path
+) -> None:
+    """The catalog forgets versions; whoever has begun to read one still needs its files."""
+    age(table, 24 * 8)
+    before = data_files(table)
+    lake.mirror.run_once()
+    done = lake.expire("t", older_than="0 days", archive=str(tmp_path / "archive"))
+    assert done.versions
+    assert vacuum(table).files == 0
+    assert data_files(table) == before
+    assert vacuum(table, retention_hours=0, allow_short_retention=True).files == 2
+
+
 def test_a_short_retention_has_to_be_allowed(table: Table) -> None:
     with pytest.raises(ConfigurationError, match="168 hours"):
         vacuum(table, retention_hours=1)

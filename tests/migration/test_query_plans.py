@@ -102,7 +102,19 @@ NAMED = {
     "browse_growth": {"dl_table_versions_pkey"},
     "browse_files": {"dl_active_files_interval"},
     "browse_sizes": {"dl_active_files_interval"},
+    "browse_activity": {"dl_table_versions_newest"},
+    "browse_contention": {"dl_table_versions_newest"},
+    "browse_versions_at": {"dl_table_versions_committed_at"},
+    "browse_files_ahead": {"dl_active_files_interval"},
+    "browse_added": {"dl_add_files_pkey", "dl_active_files_pkey"},
+    "browse_added_end": {"dl_add_files_pkey"},
+    "browse_added_last": {"dl_add_files_pkey"},
 }
+# Of these, that they need no sorting is the point: it would read everything first.
+UNSORTED = [
+    *("browse_activity", "browse_contention", "browse_changes", "browse_versions"),
+    *("browse_added", "browse_added_end", "browse_added_last"),
+]
 PLAN = '[{"partition": false, "path": ["id"], "type": "long"}]'
 # Slot of the plan, what is looked for, and how many files have it: of the keys in `files`.
 LOOKUPS: list[tuple[int, list[Range], int]] = [
@@ -135,6 +147,8 @@ PARAMS: dict[str, object] = {
     "searched": 1_000,
     "first_at": 1_000,
     "first_id": str(UUID(int=0)),
+    "last_path": "part-00009999",
+    "last_dv_id": "",
 }
 
 
@@ -325,6 +339,13 @@ def test_documented_queries_use_the_intended_indexes(filled: Dialect, catalog: s
 def test_named_queries_use_the_intended_indexes(filled: Dialect, name: str) -> None:
     indexes, plan = used(filled, load_queries(filled.engine)[name])
     assert indexes >= NAMED[name], plan
+
+
+@pytest.mark.parametrize("name", UNSORTED)
+def test_pages_of_a_list_come_in_the_order_of_an_index(filled: Dialect, name: str) -> None:
+    _, plan = used(filled, load_queries(filled.engine)[name])
+    assert "Sort" not in plan
+    assert "TEMP B-TREE" not in plan
 
 
 @pytest.mark.parametrize("name", ["live_among", "close_files", "has_path", "has_file", "added"])

@@ -186,3 +186,49 @@ def test_changes_of_the_same_file_collide_and_others_do_not(
     assert delete(spark, table, "part = 'a' AND id = 6") == 5
     assert delete(spark, begun, "part = 'b' AND id = 25") == 6
     assert ids(table) == [i for i in range(30) if i not in (5, 6, 25)]
+
+
+@pytest.mark.parametrize("properties", WAYS, ids=["copy", "vectors", "feed", "vectors-feed"])
+def test_each_file_is_read_at_most_twice(
+    spark: SparkSession, lake: Lake, tmp_path: Path, properties: dict[str, str]
+) -> None:
+    """Of three files, two may have such rows: the third is not read at all."""
+    with_vectors = "delta.enableDeletionVectors" in properties
+    table = numbers(lake, tmp_path / "deleted", properties)
+    reads = Reads(spark)
+    assert delete(spark, table, "id % 10 = 3 AND id < 20") == 4
+    once = with_vectors and "delta.enableChangeDataFeed" not in properties
+    assert reads.files() == (2 if once else 4)
+
+    table = numbers(lake, tmp_path / "updated", properties)
+    reads = Reads(spark)
+    assert update(spark, table, "id % 10 = 3 AND id < 20", {"word": "'x'"}) == 4
+    assert reads.files() == 4
+
+
+class Reads:
+    """How many files queries have read since it was made, by Spark's own count."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._store = spark._jsparkSession.sharedState().statusStore()
+        self._bus = spark._jsc.sc().listenerBus()
+        self._before = max(self._executions(), default=-1)
+
+    def _executions(self) -> dict[int, Any]:
+        self._bus.waitUntilEmpty(30_000)
+        found = self._store.executionsList()
+        every = (found.apply(i) for i in range(found.size()))
+        return {one.executionId(): one for one in every}
+
+    def files(self) -> int:
+        found: dict[int, int] = {}
+        for number, execution in self._executions().items():
+            if number <= self._before:
+                continue
+            values, metrics = self._store.executionMetrics(number), execution.metrics()
+            # A plan that is changed while it runs lists its metrics again.
+            for metric in (metrics.apply(i) for i in range(metrics.size())):
+                known = values.get(metric.accumulatorId())
+                if metric.name() == "number of files read" and known.isDefined():
+                    found[metric.accumulatorId()] = int(known.get().replace(",", ""))
+        return sum(found.values())

@@ -14,10 +14,12 @@ from deltalakedb.errors import (
     ConfigurationError,
     ConstraintViolatedError,
     TableExistsError,
+    TableNotFoundError,
     UnsupportedFeatureError,
 )
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
+from deltalakedb.spark.table_builder import DeltaTableBuilder
 from deltalakedb.table import Table
 
 from fix_store import Catalogs
@@ -93,6 +95,55 @@ def test_a_table_is_put_together(spark: SparkSession, lake: Lake, tmp_path: Path
         )
         with pytest.raises(ConfigurationError, match="cannot be generated"):
             other.execute()
+
+
+def test_a_table_is_replaced(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    def with_column(builder: DeltaTableBuilder, name: str) -> DeltaTableBuilder:
+        return builder.tableName("again").addColumn(name, "long")
+
+    with pytest.raises(TableNotFoundError, match="no table 'again' to replace"):
+        with_column(DeltaTable.replace(spark, catalog=lake), "a").execute()
+    with pytest.raises(ConfigurationError, match="where the table will lie"):
+        with_column(DeltaTable.createOrReplace(spark, catalog=lake), "a").execute()
+    here = str(tmp_path / "again")
+    new = with_column(DeltaTable.createOrReplace(spark, catalog=lake), "a").location(here).execute()
+    lake.table("again").append(pa.table({"a": [1]}))
+    for builder, name in (
+        (DeltaTable.createOrReplace(spark, catalog=lake), "b"),
+        (DeltaTable.replace(spark, catalog=lake), "c"),
+    ):
+        assert with_column(builder, name).execute().toDF().columns == [name]
+    told = [row.operation for row in new.history().collect()]
+    assert told == ["REPLACE TABLE", "CREATE OR REPLACE TABLE", "WRITE", "CREATE TABLE"]
+    assert new.toDF(version=1).collect() == [(1,)]
+    elsewhere = with_column(DeltaTable.createOrReplace(spark, catalog=lake), "d")
+    with pytest.raises(ConfigurationError, match="lies at"):
+        elsewhere.location(str(tmp_path / "elsewhere")).execute()
+
+
+def test_the_protocol_goes_up_and_down(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    lake.create_table(
+        "protocol",
+        location=str(tmp_path / "protocol"),
+        schema=pa.schema([("id", pa.int64())]),
+        properties={"delta.enableInCommitTimestamps": "false"},
+    )
+    target = DeltaTable.forName(spark, "protocol", catalog=lake)
+
+    def versions() -> tuple[int, int]:
+        row = target.detail().collect()[0]
+        return row.minReaderVersion, row.minWriterVersion
+
+    target.upgradeTableProtocol(1, 4)
+    assert versions() == (1, 4)
+    target.upgradeTableProtocol(1, 3)
+    assert versions() == (1, 4)
+    target.addFeatureSupport("domainMetadata")
+    assert versions() == (1, 7)
+    target.dropFeatureSupport("domainMetadata")
+    assert versions() == (1, 4)
+    with pytest.raises(UnsupportedFeatureError, match="not truncated"):
+        target.dropFeatureSupport("changeDataFeed", truncateHistory=True)
 
 
 def test_values_are_made_or_checked(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:

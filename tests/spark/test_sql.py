@@ -9,7 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 import deltalakedb
-from deltalakedb.errors import InvalidConditionError
+from deltalakedb.errors import (
+    InvalidConditionError,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
 from deltalakedb.lake import Lake
 from deltalakedb.spark import register, sql
 from deltalakedb.spark.scan import scan_files
@@ -78,6 +82,60 @@ def scanned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             [1],
         ),
         ("SELECT orders.id FROM shop.orders WHERE orders.id < 0 OR 1 = 0", [], [0]),
+        # The text goes to Spark as it is, whatever another dialect would make of it.
+        (
+            "SELECT 'it''s' AS a, listagg(who) AS b, floor(log10(1000)) AS c FROM people",
+            [("it's", "anneve", 3)],
+            [1],
+        ),
+        ("SELECT id FROM shop.orders WHERE id = 21 -- only one\n AND who = 'bob'", [(21,)], [1]),
+        ("SELECT count(*) FROM Shop.ORDERS", [(10,)], [5]),
+        # A name that the query defines is its own only where it is defined.
+        (
+            "WITH people AS (SELECT * FROM people WHERE who = 'eve') SELECT who FROM people",
+            [("eve",)],
+            [1],
+        ),
+        (
+            (
+                "SELECT count(*) FROM (WITH people AS (SELECT 1) SELECT * FROM people) x "
+                "JOIN people p ON true"
+            ),
+            [(2,)],
+            [1],
+        ),
+        # Columns that are called otherwise: their names say nothing of files.
+        ("SELECT who, id FROM shop.orders AS o(who, id) WHERE who = 21", [(21, "bob")], [5]),
+        (
+            "SELECT count(*) FROM shop.orders TABLESAMPLE (10 ROWS) REPEATABLE (3) WHERE id = 21",
+            [(1,)],
+            [5],
+        ),
+        # A column of the query around it.
+        (
+            (
+                "SELECT p.who FROM people p WHERE EXISTS "
+                "(SELECT 1 FROM shop.orders WHERE id = 0 AND p.who = 'ann')"
+            ),
+            [("ann",)],
+            [1, 1],
+        ),
+        # An outer join inside a join: rows of the one side may come without the other's.
+        (
+            (
+                "SELECT z.who, o.id FROM (SELECT 21 AS id) x "
+                "JOIN (shop.orders o RIGHT JOIN (SELECT 'bob' AS who, 21 AS id) z "
+                "ON o.id = z.id) ON x.id = z.id WHERE o.id IS NULL"
+            ),
+            [],
+            [5],
+        ),
+        ("SELECT count(*) FROM shop.orders VERSION AS OF 2", [(4,)], [2]),
+        (
+            "SELECT count(*) FROM shop.orders FOR VERSION AS OF 2 o WHERE o.id < 10",
+            [(2,)],
+            [1],
+        ),
     ],
 )
 def test_queries(
@@ -105,3 +163,26 @@ def test_tables_are_views_of_one_instant(spark: SparkSession, lake: Lake) -> Non
 def test_a_query_that_is_wrong_is_told(spark: SparkSession, lake: Lake) -> None:
     with pytest.raises(InvalidConditionError, match="cannot be understood"):
         lake.sql(spark, "SELECT FROM WHERE (")
+    with pytest.raises(InvalidConditionError, match="2 queries"):
+        lake.sql(spark, "SELECT 1; SELECT 2")
+    with pytest.raises(UnsupportedFeatureError, match="DELETE is no query"):
+        lake.sql(spark, "DELETE FROM people WHERE who = 'ann'")
+    with pytest.raises(VersionNotFoundError):
+        lake.sql(spark, "SELECT * FROM people VERSION AS OF 77")
+    with pytest.raises(UnsupportedFeatureError, match="is no version"):
+        lake.sql(spark, "SELECT * FROM people VERSION AS OF 1 + 1")
+
+
+def test_an_earlier_time_is_in_the_zone_of_the_session(spark: SparkSession, lake: Lake) -> None:
+    table = lake.table("shop.orders")
+    moment = table.snapshot(2).timestamp
+    before = str(spark.conf.get("spark.sql.session.timeZone"))
+    try:
+        for zone in ("UTC", "Asia/Tokyo", "-03:30"):
+            spark.conf.set("spark.sql.session.timeZone", zone)
+            text = spark.sql(f"SELECT string(timestamp_millis({moment.timestamp() * 1000:.0f}))")
+            (local,) = text.collect()[0]
+            found = lake.sql(spark, f"SELECT count(*) FROM shop.orders TIMESTAMP AS OF '{local}'")
+            assert found.collect()[0][0] == 4
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)

@@ -123,6 +123,143 @@ def test_new_columns_are_read_by_a_query_that_is_started_again(url: str, table: 
     assert rows(again, offset, again.latestOffset(offset, ALL)) == [2, 2]
 
 
+def test_columns_that_came_ahead_of_a_query_are_no_matter_until_it_gets_there(
+    url: str, table: Table
+) -> None:
+    add(table, 1)
+    add(table, 2)
+    running = reader(url, startingVersion="1")
+    first = running.latestOffset(running.initialOffset(), ReadMaxFiles(1))
+    table.append(pa.table({"id": [3], "a": ["x"]}), merge_schema=True)
+    (part,) = running.partitions(running.initialOffset(), first)
+    (batch,) = running.read(part)
+    assert batch.schema.names == ["id"]
+    second = running.latestOffset(first, ReadMaxFiles(1))
+    assert rows(running, first, second) == [2]
+    with pytest.raises(SourceChangedError, match="'a' of table 't' is new"):
+        running.latestOffset(second, ALL)
+
+
+def test_a_column_that_is_gone_ends_a_query(url: str, table: Table) -> None:
+    add(table, 1)
+    table.append(pa.table({"id": [2], "a": ["x"]}), merge_schema=True)
+    running = reader(url)
+    offset = running.latestOffset(running.initialOffset(), ALL)
+    table.overwrite(pa.table({"id": [3]}), overwrite_schema=True)
+    going_on = reader(url, ignoreChanges="true")
+    running._given = going_on._given
+    with pytest.raises(SourceChangedError, match="'a' of table 't' is new, gone"):
+        running.latestOffset(offset, ALL)
+    assert rows(going_on, offset, going_on.latestOffset(offset, ALL)) == [3]
+
+
+def test_versions_that_expired_are_not_passed_over(
+    url: str, lake: Lake, table: Table, tmp_path: Path
+) -> None:
+    add(table, 1)
+    running = reader(url)
+    offset = running.latestOffset(running.initialOffset(), ALL)
+    for n in (2, 3, 4):
+        add(table, n)
+    lake.mirror.drain()
+    lake.expire("t", older_than="0 days", archive=str(tmp_path / "archive"))
+    add(table, 5)
+    with pytest.raises(SourceChangedError, match="Version 2 of table 't' has expired"):
+        running.latestOffset(offset, ALL)
+    careless = reader(url, failOnDataLoss="false")
+    assert rows(careless, offset, careless.latestOffset(offset, ALL)) == [4, 5]
+    lake.restore_expired("t", str(tmp_path / "archive"))
+    assert rows(running, offset, running.latestOffset(offset, ALL)) == [2, 3, 4, 5]
+
+
+def test_another_table_of_the_same_name_is_another_one(
+    url: str, lake: Lake, table: Table, tmp_path: Path
+) -> None:
+    add(table, 1)
+    running = reader(url)
+    start = running.initialOffset()
+    offset = running.latestOffset(start, ALL)
+    lake.mirror.drain()
+    lake.drop_table("t")
+    add(lake.create_table("t", location=str(tmp_path / "new"), schema=IDS), 2)
+    with pytest.raises(SourceChangedError, match="is not the one that this query has read"):
+        running.latestOffset(offset, ALL)
+    with pytest.raises(SourceChangedError, match="is not the one that this query has read"):
+        running.partitions(start, offset)
+    # Checkpoints of earlier releases do not say which table it was.
+    old = {key: value for key, value in offset.items() if key != "table"}
+    assert rows(running, old, running.latestOffset(old, ALL)) == []
+
+
+@pytest.mark.parametrize("option", ["maxFilesPerTrigger", "maxBytesPerTrigger"])
+def test_limits_leave_room_for_something(url: str, table: Table, option: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"'{option}' is 0"):
+        reader(url, **{option: "0"}).getDefaultReadLimit()
+
+
+def test_both_limits_hold_at_once(url: str, table: Table) -> None:
+    for n in range(4):
+        add(table, n)
+    (size,) = set(table.snapshot().files()["size_bytes"].to_pylist())
+    for options, expected in (
+        ({"maxFilesPerTrigger": "3", "maxBytesPerTrigger": str(2 * size)}, 2),
+        ({"maxFilesPerTrigger": "1", "maxBytesPerTrigger": str(2 * size)}, 1),
+    ):
+        made = reader(url, **options)
+        start = made.initialOffset()
+        end = made.latestOffset(start, made.getDefaultReadLimit())
+        assert len(rows(made, start, end)) == expected
+
+
+def test_a_stream_is_not_read_at_a_version(url: str, table: Table) -> None:
+    with pytest.raises(ConfigurationError, match="startingVersion"):
+        reader(url, versionAsOf="0")
+
+
+# --- the changes of rows ------------------------------------------------------------------
+
+
+def changes(made: StreamReader, start: Any, end: Any) -> list[tuple[int, str, int]]:
+    found = []
+    for partition in made.partitions(start, end):
+        for batch in made.read(partition):
+            found += [
+                (row["id"], row["_change_type"], row["_commit_version"])
+                for row in batch.to_pylist()
+            ]
+    return sorted(found)
+
+
+def test_the_changes_of_rows_are_followed(url: str, table: Table) -> None:
+    table.set_properties({"delta.enableChangeDataFeed": "true"})
+    table.append(pa.table({"id": [1, 2, 3]}))
+    made = reader(url, readChangeFeed="true")
+    start = made.initialOffset()
+    end = made.latestOffset(start, ALL)
+    assert changes(made, start, end) == [(n, "insert", 2) for n in (1, 2, 3)]
+    table.overwrite(pa.table({"id": [9]}), where="id = 2 OR id = 9")
+    add(table, 4)
+    again = reader(url, readChangeFeed="true")
+    next_one = again.latestOffset(end, ReadMaxFiles(1))
+    assert changes(again, end, next_one) == [(2, "delete", 3), (9, "insert", 3)]
+    last = again.latestOffset(next_one, ReadMaxFiles(1))
+    assert changes(again, next_one, last) == [(4, "insert", 4)]
+    assert again.latestOffset(last, ALL) == last
+    # From the beginning, all at once, and after a first batch that died.
+    late = reader(url, readChangeFeed="true", startingVersion="3")
+    begun = late.initialOffset()
+    assert changes(late, begun, late.latestOffset(begun, ALL)) == [
+        (2, "delete", 3),
+        (4, "insert", 4),
+        (9, "insert", 3),
+    ]
+    table.append(pa.table({"id": [5], "a": ["x"]}), merge_schema=True)
+    with pytest.raises(SourceChangedError, match="'a' of table 't' is new"):
+        again.latestOffset(last, ALL)
+    newer = reader(url, readChangeFeed="true")
+    assert changes(newer, last, newer.latestOffset(last, ALL)) == [(5, "insert", 5)]
+
+
 # --- writing ------------------------------------------------------------------------------
 
 

@@ -1,20 +1,27 @@
 """The operations page over real HTTP: what it shows, on every engine."""
 
+import copy
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from deltalakedb.clock import ManualClock
 from deltalakedb.lake import Lake
 from deltalakedb.readable import moment
 from deltalakedb.store import browse
+from deltalakedb.web import remembered
+from deltalakedb.web.openapi import openapi
 from deltalakedb.web.resources import RESOURCES
 
-from fix_lake import OpenLake, add, new_lake_table, remove
+from fix_lake import SCHEMA, OpenLake, add, new_lake_table, remove
 from web_client import Client, serving
 
 HOSTILE = "<script>alert(1)</script>\"'&"
@@ -194,12 +201,192 @@ def test_growth_and_sizes_are_told(client: Client, monkeypatch: pytest.MonkeyPat
     assert (one["version"], one["mirror"]["state"], one["mirror"]["backlog"]) == (5, "pending", 6)
 
 
-def test_every_resource_is_documented_and_there(client: Client) -> None:
+def test_a_search_takes_letters_of_any_case(client: Client) -> None:
+    for path, beside in (("/api/v1/changes", {}), ("/api/v1/versions", {"name": HOSTILE})):
+        key = path.rpartition("/")[2]
+        for asked in ({"operation": "write"}, {"operation": "wRiTe", "committer": "ANN"}):
+            found = client.get(path, **asked, **beside)[key]
+            assert [one["version"] for one in found] == [4, 3, 2, 1], asked
+        assert client.get(path, operation="writ", **beside)[key] == []
+    page = client(f"/table?{urlencode({'name': HOSTILE, 'operation': 'write'})}").text
+    assert 'value="write"' in page
+    assert '<option value="MERGE">' in page
+
+
+def test_commits_are_counted_over_time(
+    client: Client, small_lake: Lake, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counts(**query: str) -> tuple[int, list[int], int]:
+        found = client.get("/api/v1/activity", **query)
+        return found["step_ms"], found["commits"], found["counted"]
+
+    # Six commits, a second apart; the other tables were created in the first second.
+    assert counts(name=HOSTILE) == (1000, [1] * 6, 6)
+    assert counts() == (1000, [3, 1, 1, 1, 1, 1], 8)
+    assert "Commits per second" in client("/").text
+    monkeypatch.setattr("deltalakedb.store.browse.PLOTTED", 3)
+    assert counts() == (1000, [1, 1, 1], 3)
+    # A long time later a table has a gap, and stretches are as long as they have to be.
+    day = 86_400_000
+    clock.advance(40 * day)
+    for number in range(3):
+        small_lake.table("b").commit([add(f"later-{number}.parquet")])
+    step, commits, counted = counts(name="b")
+    assert (step, counted) == (day, 4)
+    assert (commits[0], commits[-1], sum(commits), len(commits)) == (1, 3, 4, 41)
+    monkeypatch.setattr("deltalakedb.web.resources.BARS", 4)
+    step, commits, _ = counts(name="b")
+    assert (step, sum(commits), len(commits) <= 4) == (14 * day, 4, True)
+    assert client("/api/v1/activity?name=nothing").status == 404
+
+
+def test_a_plot_begins_where_the_history_does(client: Client, small_lake: Lake) -> None:
+    with small_lake.store.write() as session:  # as expired versions leave it
+        query = "DELETE FROM dl_table_versions WHERE version < 3 AND table_id = :table_id"
+        table_id = small_lake.table(HOSTILE).table_id
+        session.execute(small_lake.store.dialect.sql(query), {"table_id": table_id})
+    found = client.get("/api/v1/activity", name=HOSTILE)
+    assert (found["commits"], found["counted"]) == ([1, 1, 1], 3)
+
+
+def test_an_empty_catalog_has_pages_too(open_lake: OpenLake) -> None:
+    with serving(open_lake()) as client:
+        for path in ("/", "/tables", "/changes", "/mirror", "/metrics-page"):
+            assert client(path).status == 200
+        assert client.get("/api/v1/activity")["commits"] == []
+        assert client.get("/api/v1/contention")["commits"] == 0
+
+
+def test_commits_that_were_rebased_are_told(
+    client: Client, small_lake: Lake, clock: ManualClock
+) -> None:
+    clock.advance(1000)
+    table = small_lake.table("b")
+    with small_lake.transaction() as late:
+        late.table("b").add_actions([add("late.parquet")])
+        for number in range(2):
+            table.commit([add(f"first-{number}.parquet")])
+    versions = client.get("/api/v1/versions", name="b")["versions"]
+    assert [one["rebased_over"] for one in versions] == [2, 0, 0, None]
+    changes = client.get("/api/v1/changes", limit=3)["changes"]
+    assert {(one["version"], one["rebased_over"]) for one in changes if one["name"] == "b"} == {
+        *((3, 2), (2, 0), (1, 0))
+    }
+    found = client.get("/api/v1/contention")
+    assert found == {"commits": 11, "rebased": 1, "rebased_over_most": 2}
+    assert "1 were rebased over commits that others had made" in client("/metrics-page").text
+    # What people write into their commits cannot make it fail.
+    nul = "\0 \\u0000"
+    fresh = small_lake.table("b")
+    fresh.commit([add("4.parquet")], operation=nul, operation_parameters={nul: nul})
+    assert client.get("/api/v1/contention")["rebased"] == 1
+    assert client("/").status == client("/table?name=b").status == 200
+
+
+@pytest.mark.parametrize("bounds", [(1, 1), (2, 2), (3, 50), (50, 50)])
+def test_files_come_in_pages_however_many_a_commit_has(
+    client: Client, small_lake: Lake, monkeypatch: pytest.MonkeyPatch, bounds: tuple[int, int]
+) -> None:
+    new_lake_table(small_lake, "v", properties={"delta.enableDeletionVectors": "true"})
+    table = small_lake.table("v")
+    paths = [f"{letter}.parquet" for letter in "hbfadgcei"]
+    table.commit([add("older.parquet"), add("gone.parquet")])
+    table.commit([add(path, dv=n if n % 2 else None) for n, path in enumerate(paths)])
+    table.commit([remove("a.parquet", dv=3), remove("c.parquet"), remove("gone.parquet")])
+    table.commit([add("z.parquet"), add("y.parquet")])
+    wanted = [
+        *("y.parquet", "z.parquet"),
+        *(path for path in sorted(paths) if path[0] not in "ac"),
+        "older.parquet",
+    ]
+    # So many are sorted, and so many of a version that has more are looked at.
+    monkeypatch.setattr(browse, "SORTED", bounds[0])
+    monkeypatch.setattr(browse, "LOOKED_AT", bounds[1])
+    for limit in (1, 2, 3, 100):
+        found, cursor = [], ""
+        for _ in range(100):
+            page = client.get("/api/v1/files", name="v", limit=limit, cursor=cursor)
+            assert len(page["files"]) <= limit
+            found += [one["path"] for one in page["files"]]
+            cursor = page["next"]
+            if cursor is None:
+                break
+        assert found == wanted, limit
+    assert client("/files?name=v").status == 200
+
+
+def test_numbers_that_are_dear_are_remembered_for_a_while(
+    client: Client, small_lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    small_lake.table("b").commit([add("1.parquet")])
+    assert client.get("/api/v1/summary")["versions"] == 9
+    monkeypatch.setattr(remembered, "DEAR_SECONDS", 0)
+    monkeypatch.setattr(remembered, "REST", 1e9)
+    small_lake.table("b").commit([add("2.parquet")])
+    assert client.get("/api/v1/summary")["versions"] == 10  # these were cheap until now
+    small_lake.table("b").commit([add("3.parquet")])
+    assert client.get("/api/v1/summary")["versions"] == 10
+    small_lake.create_table("here", location=str(tmp_path / "here"), schema=SCHEMA)
+    client("/api/v1/retry?name=here", "POST", Authorization=f"Bearer {TOKEN}")
+    assert client.get("/api/v1/summary")["versions"] == 12
+
+
+# --- the document -------------------------------------------------------------------------
+
+
+def _schema(document: Any, told: Any) -> Any:
+    """The schema of an answer, that lets nothing pass that it does not name."""
+    parts = copy.deepcopy(document["components"])
+    for one in parts["schemas"].values():
+        one["additionalProperties"] = False
+    if "$ref" in told:
+        told = parts["responses"][told["$ref"].rpartition("/")[2]]
+    return {"components": parts, **told["content"]["application/json"]["schema"]}
+
+
+def test_the_document_is_one() -> None:
+    document = json.loads(json.dumps(openapi("1.0")))
+    OpenAPIV31SpecValidator(document).validate()
+    identities = [one["operationId"] for v in document["paths"].values() for one in v.values()]
+    assert len(set(identities)) == len(identities)
+    assert all(one["description"] for one in document["components"]["schemas"].values())
+
+
+def test_every_answer_is_as_the_document_says(
+    client: Client, small_lake: Lake, tmp_path: Path
+) -> None:
+    small_lake.create_table("here", location=str(tmp_path / "here"), schema=SCHEMA)
     document = client.get("/api/v1/openapi.json")
-    assert document["openapi"].startswith("3.")
-    assert set(document["paths"]) == set(RESOURCES)
-    for path, verbs in document["paths"].items():
-        ((verb, told),) = verbs.items()
-        query = {one["name"]: HOSTILE for one in told["parameters"] if one["required"]}
-        reply = client(f"{path}?{urlencode(query)}")
-        assert reply.status == (200 if verb == "get" else 405), reply.text
+    assert set(document["paths"]) == {*RESOURCES, "/metrics", "/retry"}
+    seen = set()
+
+    def check(path: str, verb: str, query: Mapping[str, str], **headers: str) -> int:
+        reply = client(f"{path}?{urlencode(query)}", verb.upper(), **headers)
+        told = document["paths"][path][verb]["responses"][str(reply.status)]
+        Draft202012Validator(_schema(document, told)).validate(reply.json)
+        seen.add((path, reply.status))
+        return reply.status
+
+    for path, resource in RESOURCES.items():
+        is_named = any(one.name == "name" for one in resource.parameters)
+        name = {"name": "here" if resource.changes else HOSTILE} if is_named else {}
+        verb = "post" if resource.changes else "get"
+        token = {"Authorization": f"Bearer {TOKEN}"} if resource.changes else {}
+        assert check(path, verb, name, **token) == 200
+        assert check(path, verb, {"nothing": "1"}, **token) == 400
+        assert check(path, verb, name, **token, Host="evil.example") == 421
+        if name:
+            assert check(path, verb, {"name": "nothing"}, **token) == 404
+    assert check("/api/v1/retry", "post", {"name": "b"}) == 401
+    foreign = {"Authorization": f"Bearer {TOKEN}", "Origin": "http://evil.example"}
+    assert check("/api/v1/retry", "post", {"name": "b"}, **foreign) == 403
+    reply = client("/api/v1/summary", "POST", "")
+    told = document["paths"]["/api/v1/summary"]["get"]["responses"][str(reply.status)]
+    Draft202012Validator(_schema(document, told)).validate(reply.json)
+    assert reply.headers["Content-Type"] == "application/json"
+    exposed = document["paths"]["/metrics"]["get"]["responses"]["200"]["content"]
+    assert client("/metrics").headers["Content-Type"] in exposed
+    # One of each kind of answer that is empty in this catalog: a table that has drifted.
+    with small_lake.store.write() as session:
+        session.script("""UPDATE dl_mirror_tables SET drift = '{"version": 3}'""")
+    check("/api/v1/tables", "get", {})

@@ -1,6 +1,8 @@
 """Who may ask the operations page for what, and what a bad request gets."""
 
+import html
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,8 +17,8 @@ import pytest
 import deltalakedb
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.lake import Lake
-from deltalakedb.mirror.endpoint import MetricsEndpoint
 from deltalakedb.web import OperationsPage
+from deltalakedb.web.answers import Histogram
 from deltalakedb.web.markup import element
 from deltalakedb.web.measures import read_exposition
 from deltalakedb.web.parameters import make_cursor
@@ -81,6 +83,8 @@ BAD = [
     ("/tables?limit=-1", 400),
     ("/tables?limit=1e3", 400),
     ("/tables?limit=%D9%A1", 400),
+    ("/tables?limit=000000001999999", 400),
+    ("/tables?limit=0000000050", 400),
     ("/tables?offset=1", 400),
     ("/tables?behind=maybe", 400),
     ("/tables?cursor=nonsense", 400),
@@ -163,6 +167,42 @@ def test_a_drift_is_reported_and_taken_up_again_by_the_button(
     assert published(lake) == 2
 
 
+def test_a_server_without_token_offers_no_button(lake: Lake, client: Client) -> None:
+    page = client(f"/table?name={quote(NAME)}").text
+    assert ("Publish now" in page, "Read-only" in page) == (True, False)
+    assert "has the button" in client("/mirror").text
+    with serving(lake) as closed:
+        page = html.unescape(closed(f"/table?name={quote(NAME)}").text)
+        assert "has the button" not in closed("/mirror").text
+        lake.mirror.retry(NAME)
+        done = html.unescape(closed(f"/table?name={quote(NAME)}").text)
+    assert not any(text in page for text in ("Publish now", 'name="token"', 'action="/retry"'))
+    assert "Read-only: start the server with DELTALAKEDB_TOKEN to publish from here, or run" in page
+    assert f">deltalakedb mirror retry '{NAME}'</code>" in page
+    assert ("Read-only" in done, "Publish now" in done) == (False, False)
+
+
+def test_advice_on_the_page_names_commands(client: Client, lake: Lake, tmp_path: Path) -> None:
+    foreign = tmp_path / "t" / "_delta_log" / f"{0:020d}.json"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_bytes(b'{"not": "ours"}\n')
+    body = urlencode({"name": NAME, "token": TOKEN})
+    answers = [client("/retry", "POST", body, Content_Type=FORM)]
+    answers += [client(path) for path in ("/mirror", f"/table?name={quote(NAME)}")]
+    for answer in answers:
+        page = html.unescape(answer.text)
+        assert "lake." not in page
+        for command in ("verify", "adopt", "mirror retry"):
+            assert f">deltalakedb {command} '{NAME}'</code>" in page
+    # The API tells it as it is stored, for programs that have Python at hand.
+    error = client("/api/v1/table?" + urlencode({"name": NAME})).json["mirror"]["last_error"]
+    assert f"lake.adopt({NAME!r})" in error
+    shutil.rmtree(tmp_path / "t")
+    (tmp_path / "t").write_text("a file, where a folder should be")
+    told = client("/retry", "POST", body, Content_Type=FORM).text
+    assert '(<code class="short">--storage-option</code>)' in told
+
+
 def test_other_sites_cannot_use_the_token(client: Client, lake: Lake) -> None:
     path = f"/api/v1/retry?name={quote(NAME)}"
     body = urlencode({"name": NAME, "token": TOKEN})
@@ -181,7 +221,16 @@ def test_a_form_must_be_one(client: Client, lake: Lake) -> None:
     for one in bad:
         assert client("/retry", "POST", one, Content_Type=FORM).status in (400, 401), one
     assert client("/retry", "POST", "x" * 9000, Content_Type=FORM).status == 413
-    assert client("/tables", "POST", "").status == 405
+    # The length is looked at as a whole: leading zeros hide nothing.
+    for length in ("000000009000", "0000000000000000000010", "-1", "1e3", "٣", "8193"):
+        with socket.create_connection(("127.0.0.1", client.host.rpartition(":")[2])) as raw:
+            head = f"POST /api/v1/retry HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}"
+            raw.sendall(f"{head}\r\n\r\n".encode())
+            assert b" 413 " in raw.makefile("rb").readline(), length
+    for path in ("/tables", "/metrics", "/api/v1/tables"):
+        refused = client(path, "POST", "")
+        assert (refused.status, refused.headers["Allow"]) == (405, "GET, HEAD")
+    assert client("/api/v1/retry").headers["Allow"] == "POST"
     assert client("/nothing", "POST", "").status == 404
     refused = client("/", "DELETE")
     assert (refused.status, refused.headers["X-Content-Type-Options"]) == (501, "nosniff")
@@ -194,8 +243,13 @@ def test_only_our_own_host_names_are_answered(client: Client, lake: Lake) -> Non
         assert client("/api/v1/summary", Host=host).status == 200
     for host in ("evil.example", f"evil.example:{port}", "", "[", "localhost.evil.example"):
         assert client("/api/v1/summary", Host=host).status == 421
-    with serving(lake, names=["lake.example"]) as proxied:
+    with serving(lake, names=["lake.example"], token=TOKEN) as proxied:
         assert proxied("/", Host="Lake.example").status == 200
+        # A proxy that passes the host on lets the button work; one that does not is told.
+        body = urlencode({"name": "nothing", "token": TOKEN})
+        form = {"Content_Type": FORM, "Origin": "https://lake.example"}
+        assert proxied("/retry", "POST", body, Host="lake.example", **form).status == 404
+        assert proxied("/retry", "POST", body, **form).status == 403
     with socket.create_connection(("127.0.0.1", int(port))) as raw:
         raw.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
         assert b" 421 " in raw.makefile("rb").readline()
@@ -226,7 +280,7 @@ def test_a_catalog_that_is_gone_is_no_end(lake: Lake, client: Client, tmp_path: 
 
 
 def test_conflicts_and_latencies_of_other_processes_are_shown(lake: Lake) -> None:
-    with MetricsEndpoint(lake.metrics, port=0) as other:
+    with lake.serve_metrics(port=0) as other:
         gone = "http://127.0.0.1:1/metrics"
         with serving(lake, sources=[other.address, gone]) as client:
             here, there, away = client("/api/v1/metrics").json["sources"]
@@ -237,6 +291,30 @@ def test_conflicts_and_latencies_of_other_processes_are_shown(lake: Lake) -> Non
     assert "does not answer" in away["error"]
     assert "commit_latency_ms" in page
     assert gone in page
+    assert "serve_metrics" not in page
+    with serving(lake) as alone:
+        assert "lake.serve_metrics(port=9188)" in alone("/metrics-page").text
+
+
+def test_a_writer_serves_its_metrics_until_it_is_closed(tmp_path: Path) -> None:
+    with deltalakedb.connect(f"sqlite:///{tmp_path}/lake.db", mirror="worker") as writer:
+        lake_address = writer.serve_metrics(port=0).address
+        first = writer.serve_metrics(port=0)
+        with pytest.raises(ConfigurationError, match="cannot be served"):
+            writer.serve_metrics(
+                port=int(first.address.rpartition(":")[2].removesuffix("/metrics"))
+            )
+        writer.create_table("t", location=str(tmp_path / "t"), schema=SCHEMA)
+        for address in (first.address, lake_address):
+            assert address.startswith("http://127.0.0.1:")
+            text = Client(address)("/metrics").text
+            assert "deltalakedb_versions_committed_total 1" in text
+        first.close()
+        with pytest.raises(OSError, match="refused"):
+            Client(first.address)("/metrics")
+        assert Client(lake_address)("/metrics").status == 200
+    with pytest.raises(OSError, match="refused"):
+        Client(lake_address)("/metrics")
 
 
 def test_metrics_of_anybody_are_read_with_care() -> None:
@@ -246,15 +324,11 @@ def test_metrics_of_anybody_are_read_with_care() -> None:
         'deltalakedb_h_bucket{le="+Inf"} 10\ndeltalakedb_h_sum 20\ndeltalakedb_h_count 10\n'
         'deltalakedb_g{table="<x>"} 3\n'
     )
-    found = read_exposition(text)
-    assert found["values"] == {"a": 1}
-    assert found["histograms"]["h"] == {
-        "count": 10,
-        "mean": 2.0,
-        "p50": 5,
-        "p95": None,
-        "p99": None,
-    }
+    text += "deltalakedb_n nan\ndeltalakedb_h_count inf\n"
+    text += 'deltalakedb_h_bucket{le="wide"} 7\ndeltalakedb_h_bucket{le="9"} nan\n'
+    found = read_exposition("somebody", text)
+    assert found.values == {"a": 1}
+    assert found.histograms == {"h": Histogram(10, 2.0, 5, None, None)}
 
 
 def test_markup_escapes_whatever_it_is_given() -> None:

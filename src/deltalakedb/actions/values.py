@@ -112,6 +112,10 @@ class RemoveFile:
         return "" if self.deletion_vector is None else self.deletion_vector.unique_id
 
 
+CHANGE_TYPE: Final = "_change_type"
+"""The column of change data that says what happened to a row; it has no id of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class CdcFile:
     """A file of row-level changes; it is not part of the table's state."""

@@ -6,8 +6,6 @@ Names and messages come from anybody: they are shown as text, never as markup or
 from __future__ import annotations
 
 import json
-import re
-import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from deltalakedb.advice import as_commands
 from deltalakedb.readable import duration, moment, size
 
 __all__ = [
@@ -31,26 +30,6 @@ __all__ = [
     "shown",
     "size",
 ]
-
-# What an error advises to call in Python, and the command that does it.
-_CALL = re.compile(r"\blake\.(?P<name>(?:mirror\.)?\w+)(?:\((?:'(?P<table>[^']*)'|[^()]*)\))?")
-_COMMANDS = {
-    "adopt": "adopt",
-    "clone_table": "clone",
-    "convert_table": "convert",
-    "create_table": "create",
-    "expire": "expire",
-    "export": "export",
-    "import_table": "import",
-    "mirror.retry": "mirror retry",
-    "mirror.run_once": "mirror once",
-    "mirror.status": "mirror status",
-    "repair": "repair",
-    "restore_expired": "restore-expired",
-    "table": "show",
-    "tables": "tables",
-    "verify": "verify",
-}
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -100,19 +79,6 @@ def shown(value: object) -> str:
     if isinstance(value, (dict, list, tuple)):
         return escape(printable(json.dumps(value, ensure_ascii=False, default=str)))
     return escape(printable(str(value)))
-
-
-def as_commands(text: str) -> str:
-    """An error's advice for somebody at the command line: `lake.tables()` is a command there."""
-
-    def command(match: re.Match[str]) -> str:
-        name = _COMMANDS.get(match["name"])
-        if name is None:
-            return match[0]
-        table = f" {shlex.quote(match['table'])}" if match["table"] else ""
-        return f"`deltalakedb {name}{table}`"
-
-    return _CALL.sub(command, text)
 
 
 def printable(text: str) -> str:

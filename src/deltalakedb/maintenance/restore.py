@@ -6,19 +6,21 @@ another one. The protocol stays too, as a feature that is in use cannot simply b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from deltalakedb.actions import Action, DomainMetadata, Metadata
 from deltalakedb.actions.clustering import DOMAIN as CLUSTERING
 from deltalakedb.actions.partition import decode_path
-from deltalakedb.cloning import is_absolute
+from deltalakedb.cloning import absolute_path, is_absolute
 from deltalakedb.errors import ConfigurationError, DataFileMissingError
+from deltalakedb.snapshot.data_files import descriptor_of
 from deltalakedb.snapshot.listing import COLUMNS
-from deltalakedb.storage import open_storage
+from deltalakedb.storage import normalise_location, open_storage
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.facts import CONSTRAINT_RULES
 from deltalakedb.writing import add_of, remove_of, rows_of_files
@@ -73,7 +75,7 @@ def restore(
     here, there = _by_identity(now), _by_identity(then)
     back = [row for key, row in there.items() if key not in here]
     gone = [row for key, row in here.items() if key not in there]
-    _check_there(then, [row["path"] for row in back])
+    _check_there(then, back)
     actions: list[Action] = []
     metadata = _restored(then.metadata, now.metadata)
     if metadata != now.metadata:
@@ -141,13 +143,16 @@ def _domains(now: Snapshot, then: Snapshot) -> list[Action]:
     return [DomainMetadata(CLUSTERING, after or before or "{}", removed=after is None)]
 
 
-def _check_there(snapshot: Snapshot, paths: Iterable[str]) -> None:
-    """Look for the files that come back: vacuum may have deleted them."""
-    wanted = [path for path in paths if not is_absolute(path)]
-    storage = open_storage(snapshot.table.location, snapshot.storage_options)
+def _check_there(snapshot: Snapshot, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Look for the files that come back, and their deletion vectors: vacuum may have been there."""
+    wanted = list(dict.fromkeys(place for row in rows for place in _places(snapshot, row)))
+    stores = {
+        root: open_storage(normalise_location(root), snapshot.storage_options)
+        for root in {root for root, _ in wanted}
+    }
     with ThreadPoolExecutor(_LOOKERS) as pool:
-        found = list(pool.map(lambda path: storage.head(decode_path(path)) is not None, wanted))
-    missing = [path for path, there in zip(wanted, found, strict=True) if not there]
+        found = list(pool.map(lambda place: stores[place[0]].head(place[1]) is not None, wanted))
+    missing = [key for (_, key), there in zip(wanted, found, strict=True) if not there]
     if missing:
         raise DataFileMissingError(
             f"Table {snapshot.table.name!r} cannot be restored to version {snapshot.version}: "
@@ -155,3 +160,23 @@ def _check_there(snapshot: Snapshot, paths: Iterable[str]) -> None:
             why="Vacuum deletes files that no version within the retention needs",
             fix="Restore to a later version, or bring the files back from a backup",
         )
+
+
+def _places(snapshot: Snapshot, row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Store and key of the objects that a listed file is made of; those of clones lie elsewhere."""
+    location = snapshot.table.location
+    yield _place(location, row["path"])
+    if row["deletion_vector"] is None:
+        return
+    descriptor = descriptor_of(row["deletion_vector"], row["path"])
+    file = descriptor.file_path()
+    if file is not None:
+        # Type p is a URI, as paths are; type u is the key itself.
+        yield _place(location, file) if descriptor.storage_type == "p" else (location, file)
+
+
+def _place(location: str, path: str) -> tuple[str, str]:
+    if not is_absolute(path):
+        return location, decode_path(path)
+    parts = urlsplit(absolute_path(location, path))
+    return f"{parts.scheme}://{parts.netloc}", decode_path(parts.path).lstrip("/")

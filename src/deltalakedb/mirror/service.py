@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from deltalakedb.errors import ConfigurationError, TableNotFoundError
 from deltalakedb.mirror.inline import InlineMirror
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from deltalakedb.store import Store, TableRecord
     from deltalakedb.store.dialect import Session
     from deltalakedb.store.mirror import Overview
+
+State = Literal["published", "pending", "failing", "blocked", "drifted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class TableStatus:
     backlog_bytes: int
     lag_ms: int
     """How long the oldest unpublished version has been waiting."""
-    state: str
+    state: State
     """`published`, `pending`, `failing` (will be tried again), `blocked` (somebody has to do
     something first) or `drifted`."""
     attempts: int
@@ -148,7 +150,7 @@ def state_of(
     drift: Mapping[str, Any] | None,
     status: str | None,
     error_kind: str | None,
-) -> str:
+) -> State:
     """The state of a table whose oldest unpublished version is `oldest`: see TableStatus."""
     if drift is not None:
         return "drifted"

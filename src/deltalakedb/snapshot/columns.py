@@ -31,6 +31,7 @@ from deltalakedb.actions.datatypes import (
     column_id,
     physical_name,
 )
+from deltalakedb.actions.values import CHANGE_TYPE
 from deltalakedb.errors import DataFileError, UnsupportedFeatureError
 
 Converter: TypeAlias = Callable[[Any], Any]
@@ -48,7 +49,7 @@ class FileColumns:
 
     def find(self, wanted: StructField, fields: Iterable[Any]) -> int | None:
         """The position of the field in the file; None where the file does not have it."""
-        if self.mode == "id":
+        if self.mode == "id" and wanted.name != CHANGE_TYPE:
             identity = column_id(wanted)
             if identity is None:
                 raise self._wrong(wanted.name, "the table maps columns by id, and it has none")

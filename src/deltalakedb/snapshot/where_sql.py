@@ -41,8 +41,10 @@ _PYTHON: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
 }
 
 
-class _Dialect(Spark):
-    class Tokenizer(Spark.Tokenizer):
+class SparkSql(Spark):
+    """Spark's SQL, where two quotes inside a text stand for one."""
+
+    class Tokenizer(Spark.Tokenizer):  # noqa: D106 - how dialects are made
         STRING_ESCAPES: ClassVar[list[str]] = ["\\", "'", '"']
 
 
@@ -60,7 +62,7 @@ def read_sql(text: str, binder: Binder, *, strict: bool) -> Predicate:
 
 
 def _parse(text: str) -> exp.Expression:
-    dialect = _Dialect()
+    dialect = SparkSql()
     try:
         tokens = dialect.tokenize(text)
         _check_tokens(text, tokens)

@@ -25,6 +25,7 @@ from deltalakedb.actions.codec import from_dict
 from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.actions.partition import decode_path
 from deltalakedb.actions.properties import TableProperties
+from deltalakedb.actions.values import CHANGE_TYPE
 from deltalakedb.errors import UnsupportedFeatureError
 from deltalakedb.snapshot.data_files import DataFile, deleted_rows
 from deltalakedb.snapshot.dataset import layout_of
@@ -34,7 +35,6 @@ from deltalakedb.spark.generated import ANEW, generated_columns, made_anew
 from deltalakedb.spark.paths import hadoop_uri, metadata_path
 from deltalakedb.spark.scan import FILE, ROW, quoted, scan_files
 from deltalakedb.spark.stage import stage_changes, stage_frame_checked
-from deltalakedb.staging.change_data import CHANGE_TYPE
 from deltalakedb.staging.constraints import ENFORCED
 from deltalakedb.staging.sinks import Sinks
 from deltalakedb.staging.vectors import encode_rows, write_vectors
@@ -181,7 +181,7 @@ class RowChange:
         self.parts.keys += [decode_path(made.path) for made in changes]
 
     def mark(self, touched: Touched, numbers: Mapping[str, Any]) -> None:
-        """Mark rows as deleted, by path; files that have none left are removed."""
+        """Mark rows as deleted (see `positions`); files that have none left are removed."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -189,7 +189,7 @@ class RowChange:
         vectors: dict[str, Any] = {}
         again = []
         for row in touched.rows:
-            gone = numbers[row["path"]]
+            gone = numbers[self._spark_name(row)]
             if row["deletion_vector"] is not None:
                 file = DataFile(row["path"], row["partition_values"], row["deletion_vector"])
                 before = deleted_rows(layout, file)
@@ -209,8 +209,8 @@ class RowChange:
             add = _marked(row)
             self.parts.marked.append(replace(add, deletion_vector=descriptors[row["path"]]))
 
-    def positions(self, rows: DataFrame, touched: Touched) -> dict[str, Any]:
-        """The numbers of rows of a frame with FILE and ROW, by path of the log."""
+    def positions(self, rows: DataFrame) -> dict[str, Any]:
+        """The numbers of rows of a frame with FILE and ROW, by Spark's name of the file."""
         import pyarrow as pa
 
         found: dict[str, list[Any]] = {}
@@ -218,7 +218,7 @@ class RowChange:
             rows.select(FILE, ROW).mapInArrow(_bitmaps, "file string, rows binary").collect()
         ):
             found.setdefault(one.file, []).append(parse_bitmap(bytes(one.rows)).numbers())
-        return {row["path"]: pa.concat_arrays(found[self._spark_name(row)]) for row in touched.rows}
+        return {name: pa.concat_arrays(parts) for name, parts in found.items()}
 
     # --- committing ------------------------------------------------------------------------
 

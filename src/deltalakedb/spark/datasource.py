@@ -66,17 +66,17 @@ class DeltaLakeDbSource(DataSource):
                 )
         with self._given.open() as lake:
             if self._given.change_feed:
-                from deltalakedb.spark.feed import feed_schema
+                from deltalakedb.spark.feed import feed_columns
 
-                return _spark_schema(feed_schema(lake.table(self._given.table).snapshot().schema))
+                return _spark_schema(feed_columns(lake, self._given))
             return _spark_schema(self._given.snapshot(lake).schema)
 
-    def reader(self, schema: SparkStruct) -> DataSourceReader:  # noqa: ARG002 - Spark's
+    def reader(self, schema: SparkStruct) -> DataSourceReader:
         """Reads rows, or the change data of versions."""
         if self._given.change_feed:
             from deltalakedb.spark.feed import FeedReader
 
-            return FeedReader(self._given)
+            return FeedReader(self._given, schema_from_json(schema.json()))
         # Spark refuses a reader that takes filters unless spark.sql.python.filterPushdown.enabled.
         return (
             _FilteringReader(self._given)
@@ -91,10 +91,17 @@ class DeltaLakeDbSource(DataSource):
         return BatchWriter(Target.planned(self._given, schema, overwrite=overwrite))
 
     def streamReader(self, schema: SparkStruct) -> DataSourceStreamReader:  # noqa: N802
-        """Follows the table."""
+        """Follows the table, or the changes of its rows."""
+        from deltalakedb.spark.feed_stream import FeedStreamReader
         from deltalakedb.spark.stream import StreamReader
 
-        return StreamReader(self._given, schema_from_json(schema.json()))
+        if self._given.version is not None or self._given.timestamp is not None:
+            raise ConfigurationError(
+                "A stream follows a table, and is not read at one version",
+                fix="Say where it starts by startingVersion or startingTimestamp",
+            )
+        kind = FeedStreamReader if self._given.change_feed else StreamReader
+        return kind(self._given, schema_from_json(schema.json()))
 
     def streamWriter(  # noqa: N802 - Spark's
         self,

@@ -49,8 +49,8 @@ def delete(spark: SparkSession, table: Table, condition: Any = None) -> Committe
         return change.commit("DELETE", parameters=found.parameters, metrics=known, read=found.read)
     matches = holds(condition)
     try:
-        frame, touched = _touched(change, found, condition)
-        _delete_rows(change, frame, touched, matches)
+        touched, numbers = _touched(change, found, condition)
+        _delete_rows(change, touched, numbers, matches)
     except BaseException:
         change.undo()
         raise
@@ -72,11 +72,10 @@ def update(
     found = _found(change, condition)
     matches = holds("true" if condition is None else condition)
     try:
-        frame, touched = _touched(change, found, "true" if condition is None else condition)
+        touched, numbers = _touched(change, found, "true" if condition is None else condition)
         if touched.rows:
             marking = change.with_vectors and has_counts(touched.rows)
             if marking:
-                numbers = change.positions(frame.where(matches), touched)
                 change.mark(touched, numbers)
             else:
                 change.remove(touched.rows)
@@ -143,14 +142,19 @@ def _shown(condition: str | None) -> Mapping[str, Any]:
     return {"predicate": dumps([] if condition is None else [condition])}
 
 
-def _touched(change: RowChange, found: _Found, condition: Any) -> tuple[DataFrame, Touched]:
-    """The rows of the files that may match, and those of the files that do."""
-    frame = change.rows(found.files)
-    counted = frame.where(as_column(condition)).groupBy(FILE).count().collect()
-    return frame, change.touched(found.files, {row[0]: row[1] for row in counted})
+def _touched(change: RowChange, found: _Found, condition: Any) -> tuple[Touched, dict[str, Any]]:
+    """The files that do have such rows; with deletion vectors, which rows they are."""
+    frame = change.rows(found.files).where(as_column(condition))
+    if change.with_vectors:
+        numbers = change.positions(frame)
+        return change.touched(found.files, {f: len(n) for f, n in numbers.items()}), numbers
+    counted = frame.groupBy(FILE).count().collect()
+    return change.touched(found.files, {row[0]: row[1] for row in counted}), {}
 
 
-def _delete_rows(change: RowChange, frame: DataFrame, touched: Touched, matches: Any) -> None:
+def _delete_rows(
+    change: RowChange, touched: Touched, numbers: Mapping[str, Any], matches: Any
+) -> None:
     if not touched.rows:
         return
     whole = [row for row in touched.rows if live_rows(row) == touched.counts[row["path"]]]
@@ -160,7 +164,7 @@ def _delete_rows(change: RowChange, frame: DataFrame, touched: Touched, matches:
         return
     names = [field.name for field in change.metadata.schema.fields]
     if change.with_vectors and has_counts(touched.rows):
-        change.mark(touched, change.positions(frame.where(matches), touched))
+        change.mark(touched, numbers)
         if change.change_data:
             rows = change.rows(touched.files)
             deleted = Emitted(matches, [(columns_named(names), "delete")])

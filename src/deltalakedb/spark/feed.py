@@ -11,29 +11,38 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructField as SparkField
 from pyspark.sql.types import StructType as SparkStruct
 
-from deltalakedb.actions import AddFile, CdcFile, RemoveFile
-from deltalakedb.actions.datatypes import LONG, STRING, TIMESTAMP, StructField, StructType
+from deltalakedb.actions import Action, AddFile, CdcFile, Metadata, RemoveFile
+from deltalakedb.actions.datatypes import (
+    LONG,
+    STRING,
+    TIMESTAMP,
+    StructField,
+    StructType,
+    physical_name,
+)
 from deltalakedb.actions.properties import TableProperties
-from deltalakedb.errors import ConfigurationError, UnsupportedFeatureError
+from deltalakedb.actions.values import CHANGE_TYPE
+from deltalakedb.errors import ConfigurationError, SourceChangedError, UnsupportedFeatureError
 from deltalakedb.snapshot.added_files import files_of_adds
 from deltalakedb.snapshot.data_files import DataFile, TableLayout, deleted_rows
 from deltalakedb.snapshot.dataset import layout_of
+from deltalakedb.snapshot.resolve import to_datetime
 from deltalakedb.spark.datasource import ReadPlan, in_parts
 from deltalakedb.spark.scan import spark_types
-from deltalakedb.staging.change_data import CHANGE_TYPE
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from deltalakedb.lake import Lake
+    from deltalakedb.snapshot import Snapshot
     from deltalakedb.spark.source_options import SourceOptions
     from deltalakedb.table import Table
 
@@ -100,13 +109,15 @@ class Changes(InputPartition):
 class FeedReader(DataSourceReader):
     """Reads the changes of versions."""
 
-    def __init__(self, given: SourceOptions) -> None:
+    def __init__(self, given: SourceOptions, schema: StructType) -> None:
         self._given = given
+        self._columns = table_columns(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         """The changes of each version."""
         with self._given.open() as lake:
-            return list(planned_changes(lake, self._given))
+            table = lake.table(self._given.table)
+            return planned_changes(table, *feed_range(self._given, table), self._columns)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of some files, each with what happened to it."""
@@ -117,9 +128,11 @@ class FeedReader(DataSourceReader):
 
 def feed_frame(spark: SparkSession, lake: Lake, given: SourceOptions) -> DataFrame:
     """The same as a DataFrame that the driver plans; its tasks read the files."""
-    found = planned_changes(lake, given)
-    schema = feed_schema(lake.table(given.table).snapshot().schema)
-    types = spark_types(schema)
+    table = lake.table(given.table)
+    first, last = feed_range(given, table)
+    columns = table.snapshot(last).schema
+    found = planned_changes(table, first, last, columns)
+    types = spark_types(feed_schema(columns))
     # PySpark cannot send columns that have a dot in their names.
     plain = SparkStruct([SparkField(f"_{i}", kind) for i, kind in enumerate(types.values())])
 
@@ -133,21 +146,35 @@ def feed_frame(spark: SparkSession, lake: Lake, given: SourceOptions) -> DataFra
     return sent.mapInArrow(read, plain).toDF(*types)
 
 
-def planned_changes(lake: Lake, given: SourceOptions) -> list[Changes]:
-    """What happened to which files in the versions that are asked for."""
-    table = lake.table(given.table)
-    first, last = _range(given, table)
+def feed_columns(lake: Lake, given: SourceOptions) -> StructType:
+    """The columns of the feed: those that the table has at the end of the versions."""
+    return feed_schema(_end(given, lake.table(given.table)).schema)
+
+
+def table_columns(schema: StructType) -> StructType:
+    """The columns of the table among those of its feed."""
+    return StructType(schema.fields[: -len(feed_schema(StructType(())).fields)])
+
+
+def planned_changes(table: Table, first: int, last: int, columns: StructType) -> list[Changes]:
+    """What happened to which files from one version to another, to be read with these columns."""
     newest = table.snapshot(last)
-    plan = ReadPlan.of(newest)
+    plan = replace(ReadPlan.of(newest), schema=columns)
     layout = layout_of(newest)
+    _check_columns(table, table.snapshot(first).metadata, columns, first)
     moments = {
         record.version: record.committed_at
-        for record in table.history(None)
-        if first <= record.version <= last
+        for record in table.history(
+            None, since=table.snapshot(first).timestamp, until=newest.timestamp
+        )
     }
     found: list[Changes] = []
     for version in range(first, last + 1):
-        for change in changes_of(table, version, moments[version], layout):
+        actions = table.actions(version)
+        for action in actions:
+            if isinstance(action, Metadata):
+                _check_columns(table, action, columns, version)
+        for change in changes_of(table, version, actions, moments[version], layout):
             # The reader itself was sent to the tasks before this was known.
             change.plan = plan
             found.append(change)
@@ -155,11 +182,14 @@ def planned_changes(lake: Lake, given: SourceOptions) -> list[Changes]:
 
 
 def changes_of(
-    table: Table, version: int, committed_at: int, layout: TableLayout
+    table: Table,
+    version: int,
+    actions: Sequence[Action],
+    committed_at: int,
+    layout: TableLayout,
 ) -> Iterator[Changes]:
     """What happened to which files in a version."""
-    actions = table.actions(version)
-    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=committed_at)
+    moment = to_datetime(committed_at)
     told = [action for action in actions if isinstance(action, CdcFile)]
     if told:
         files = files_of_adds([_as_add(one) for one in told], version)
@@ -228,27 +258,50 @@ def _check_kept(table: Table, version: int) -> None:
         )
 
 
-def _range(given: SourceOptions, table: Table) -> tuple[int, int]:
+def _check_columns(table: Table, then: Metadata, columns: StructType, version: int) -> None:
+    """Refuse versions whose rows have columns that the feed cannot show."""
+    widening = TableProperties(table.snapshot().properties).enable_type_widening
+    known = {physical_name(field): field for field in columns.fields}
+    for field in then.schema.fields:
+        shown = known.get(physical_name(field))
+        if shown is None or (shown.type != field.type and not widening):
+            raise SourceChangedError(
+                f"Column {field.name!r} of table {table.name!r} at version {version} is gone or "
+                "another one at the end of the versions that are read",
+                why="Its values would be lost",
+                fix="Read the versions before that change and those after it apart, by "
+                "endingVersion and startingVersion",
+            )
+
+
+def feed_range(given: SourceOptions, table: Table) -> tuple[int, int]:
+    """The first and the last version that are asked for."""
     head = table.snapshot().version
     first, since = given.number("startingVersion"), given.text("startingTimestamp")
-    last, until = given.number("endingVersion"), given.text("endingTimestamp")
-    if (first is None) == (since is None) or (last is not None and until is not None):
+    if (first is None) == (since is None):
         raise ConfigurationError(
             "It is not clear which versions to read the changes of",
             fix="Give startingVersion or startingTimestamp, and, if not up to now, endingVersion "
             "or endingTimestamp",
         )
+    last = _end(given, table).version
     if since is not None:
         found = [record.version for record in table.history(None, since=since)]
         first = min(found) if found else head + 1
-    if until is not None:
-        last = table.snapshot(timestamp=until).version
     assert first is not None  # noqa: S101 - given, or found
-    last = head if last is None else last
-    table.snapshot(last)
     if first > last:
         raise ConfigurationError(
             f"There are no versions from {first} to {last}",
             fix=f"The newest version is {head}",
         )
     return first, last
+
+
+def _end(given: SourceOptions, table: Table) -> Snapshot:
+    """The last version that is asked for; the newest, where none is named."""
+    last, until = given.number("endingVersion"), given.text("endingTimestamp")
+    if last is not None and until is not None:
+        raise ConfigurationError(
+            "Both endingVersion and endingTimestamp are given", fix="Give one of them"
+        )
+    return table.snapshot(last, timestamp=until)

@@ -374,7 +374,7 @@ class _Merge:
             marking = change.with_vectors and has_counts(touched.rows)
             if marking:
                 positions = decided.withColumnsRenamed({_AT_FILE: FILE, _AT_ROW: ROW})
-                change.mark(touched, change.positions(positions, touched))
+                change.mark(touched, change.positions(positions))
             else:
                 change.remove(touched.rows)
                 copied = sum(live_rows(row) or 0 for row in touched.rows) - touched.changed

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.errors import ConfigurationError, TableExistsError, TableNotFoundError
 from deltalakedb.spark.lakes import session_settings, using_lake
+from deltalakedb.spark.scan import session_zone
 from deltalakedb.spark.source_options import SourceOptions, check_partitions, columns_of
 
 if TYPE_CHECKING:
@@ -143,7 +144,8 @@ def _given(spark: SparkSession, kept: Any, path: str | None) -> SourceOptions | 
         )
     if path is not None:
         options["path"] = path
-    return SourceOptions.read({**{n: v for n, v in session.items() if n not in there}, **options})
+    said = {**{n: v for n, v in session.items() if n not in there}, **options}
+    return SourceOptions.read(said, zone=session_zone(spark))
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,14 +284,17 @@ def _save(frame: DataFrame, asked: _Writing) -> None:
             )
         if mode == "ignore":
             return
-        check_partitions(table, partition_by)
         merge_schema = given.flag("mergeSchema")
+        overwrite_schema = overwrite and given.flag("overwriteSchema")
+        if not overwrite_schema:
+            check_partitions(table, partition_by)
         if overwrite:
             table.overwrite(
                 frame,
                 where=where,
                 merge_schema=merge_schema,
-                overwrite_schema=given.flag("overwriteSchema"),
+                overwrite_schema=overwrite_schema,
+                partition_by=(partition_by or None) if overwrite_schema else None,
                 dynamic=dynamic,
                 **how,
             )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import tzinfo
 from typing import TYPE_CHECKING
 
 import deltalakedb
 from deltalakedb.actions.properties import spelled
 from deltalakedb.errors import ConfigurationError
+from deltalakedb.spark.moments import moment
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType as SparkStruct
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 _STORAGE = "storage."
 _PROPERTY = "property."
 _DYNAMIC = "dynamic"
+_MOMENTS = ("timestampasof", "startingtimestamp", "endingtimestamp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +40,14 @@ class SourceOptions:
     properties: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Take options apart; names are told apart by their letters alone, not their case."""
+    def read(cls, options: Mapping[str, str], *, zone: tzinfo | None = None) -> SourceOptions:
+        """Take options apart; names are told apart by their letters alone, not their case.
+
+        Times without a zone are in `zone`, that of the session; a data source has no session that
+        it could ask, and takes that of the machine.
+        """
         given = {name.lower(): value for name, value in options.items()}
+        given |= {n: moment(given[n], zone).isoformat() for n in _MOMENTS if n in given}
         table = given.get("path") or given.get("table")
         catalog = given.get("catalog") or os.environ.get("DELTALAKEDB_CATALOG")
         if not table:

@@ -69,7 +69,7 @@ class Target:
         if where is not None and (overwrite_schema or dynamic):
             raise both_conditions()
         with given.open() as lake:
-            table = _found_or_created(lake, given, schema)
+            table = _found_or_created(lake, given, schema, repartition=overwrite_schema)
             state = table.state()
             plan = plan_rows(
                 table.record,
@@ -78,6 +78,7 @@ class Target:
                 storage_options=lake.storage_options,
                 merge_schema=given.flag("mergeSchema"),
                 overwrite_schema=overwrite_schema,
+                partition_by=(given.names("partitionBy") or None) if overwrite_schema else None,
                 where=where,
                 target_bytes=given.number("targetFileBytes"),
             )
@@ -123,7 +124,9 @@ def _all(messages: list[WriterCommitMessage | None]) -> list[AddFile]:
     return [add for one in messages if isinstance(one, Staged) for add in one.files()]
 
 
-def _found_or_created(lake: Lake, given: SourceOptions, schema: StructType) -> Table:
+def _found_or_created(
+    lake: Lake, given: SourceOptions, schema: StructType, *, repartition: bool
+) -> Table:
     try:
         table = lake.table(given.table)
     except TableNotFoundError:
@@ -131,7 +134,8 @@ def _found_or_created(lake: Lake, given: SourceOptions, schema: StructType) -> T
         if location is None:
             raise
     else:
-        check_partitions(table, given.names("partitionBy"))
+        if not repartition:
+            check_partitions(table, given.names("partitionBy"))
         return table
     return lake.create_table(
         given.table,

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 from deltalakedb.actions import AddFile, CdcFile
 from deltalakedb.actions.partition import decode_path
 from deltalakedb.actions.properties import TableProperties
+from deltalakedb.actions.values import CHANGE_TYPE
 from deltalakedb.errors import ConstraintViolatedError, DeltaLakeDbError
 from deltalakedb.spark.generated import filled, generated_conditions
 from deltalakedb.spark.native import stage_natively
 from deltalakedb.spark.native_format import install
 from deltalakedb.spark.sending import receive_add, receive_error, send_add, send_error
-from deltalakedb.staging.change_data import CHANGE_TYPE, cdc_files, change_data_plan
+from deltalakedb.staging.change_data import cdc_files, change_data_plan
 from deltalakedb.staging.constraints import invariants
 from deltalakedb.staging.fit import fit
 from deltalakedb.staging.layout import StagePlan

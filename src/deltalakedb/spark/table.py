@@ -8,14 +8,17 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from deltalakedb.actions.features import FEATURES, upgrade
 from deltalakedb.errors import ConfigurationError, TableNotFoundError, UnsupportedFeatureError
 from deltalakedb.maintenance import Restore, restore, vacuum
+from deltalakedb.snapshot.resolve import to_datetime
 from deltalakedb.spark.dml import delete, update
 from deltalakedb.spark.lakes import lake_of
 from deltalakedb.spark.merge_builder import DeltaMergeBuilder
+from deltalakedb.spark.moments import moment
 from deltalakedb.spark.optimize_builder import DeltaOptimizeBuilder
 from deltalakedb.spark.scan import scan, session_zone
-from deltalakedb.spark.table_builder import DeltaTableBuilder
+from deltalakedb.spark.table_builder import DeltaTableBuilder, How
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -28,9 +31,11 @@ if TYPE_CHECKING:
 _RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 _HISTORY = (
     "version bigint, timestamp timestamp, userId string, userName string, operation string, "
-    "operationParameters map<string,string>, readVersion bigint, isolationLevel string, "
-    "isBlindAppend boolean, operationMetrics map<string,string>, userMetadata string, "
-    "engineInfo string"
+    "operationParameters map<string,string>, job struct<jobId:string,jobName:string,"
+    "jobRunId:string,runId:string,jobOwnerId:string,triggerType:string>, "
+    "notebook struct<notebookId:string>, clusterId string, readVersion bigint, "
+    "isolationLevel string, isBlindAppend boolean, operationMetrics map<string,string>, "
+    "userMetadata string, engineInfo string"
 )
 _DETAIL = (
     "format string, id string, name string, description string, location string, "
@@ -97,23 +102,35 @@ class DeltaTable:
         cls, sparkSession: SparkSession, *, catalog: str | Lake | None = None
     ) -> DeltaTableBuilder:
         """Put a new table together; `execute()` creates it."""
-        return cls._builder(sparkSession, catalog, if_not_exists=False)
+        return cls._builder(sparkSession, catalog, "create")
 
     @classmethod
     def createIfNotExists(
         cls, sparkSession: SparkSession, *, catalog: str | Lake | None = None
     ) -> DeltaTableBuilder:
         """The same; a table of that name that is there already is left as it is."""
-        return cls._builder(sparkSession, catalog, if_not_exists=True)
+        return cls._builder(sparkSession, catalog, "create if missing")
+
+    @classmethod
+    def replace(
+        cls, sparkSession: SparkSession, *, catalog: str | Lake | None = None
+    ) -> DeltaTableBuilder:
+        """Put a table together that takes the place of one that is there; its history stays."""
+        return cls._builder(sparkSession, catalog, "replace")
+
+    @classmethod
+    def createOrReplace(
+        cls, sparkSession: SparkSession, *, catalog: str | Lake | None = None
+    ) -> DeltaTableBuilder:
+        """The same; where there is no such table, it is created."""
+        return cls._builder(sparkSession, catalog, "create or replace")
 
     @classmethod
     def _builder(
-        cls, spark: SparkSession, catalog: str | Lake | None, *, if_not_exists: bool
+        cls, spark: SparkSession, catalog: str | Lake | None, how: How
     ) -> DeltaTableBuilder:
         lake = lake_of(spark, catalog)
-        return DeltaTableBuilder(
-            spark, lake, lambda table: cls(spark, lake, table), if_not_exists=if_not_exists
-        )
+        return DeltaTableBuilder(spark, lake, lambda table: cls(spark, lake, table), how=how)
 
     @classmethod
     def convertToDelta(
@@ -151,10 +168,12 @@ class DeltaTable:
     ) -> DataFrame:
         """The rows now, at a version, or as they were at a time; those for a condition only.
 
+        Text without a time zone is in that of the session, here and wherever a time is given.
         With `metadata` Spark's `_metadata` columns can be selected in any case; without it they are
         not there where some files have deletion vectors, and others have none.
         """
-        snapshot = self._table.snapshot(version, timestamp=timestamp)
+        then = None if timestamp is None else self._moment(timestamp)
+        snapshot = self._table.snapshot(version, timestamp=then)
         frame = scan(self._spark, snapshot, where=where, metadata=metadata)
         return frame if self._alias is None else frame.alias(self._alias)
 
@@ -164,21 +183,22 @@ class DeltaTable:
 
     def history(self, limit: int | None = None) -> DataFrame:
         """The commits, newest first."""
-        from datetime import timedelta
-
         rows = []
         for record in self._table.history(limit):
             info = record.commit_info
             fields: Mapping[str, Any] = {} if info is None else info.fields
-            moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=record.committed_at)
+            committed = to_datetime(record.committed_at)
             rows.append(
                 (
                     record.version,
-                    moment,
+                    committed,
                     fields.get("userId"),
                     fields.get("userName") or record.committer,
                     fields.get("operation"),
                     _texts(fields.get("operationParameters")),
+                    None,  # job, notebook and cluster: Delta's columns, which Databricks fills
+                    None,
+                    None,
                     fields.get("readVersion"),
                     fields.get("isolationLevel"),
                     fields.get("isBlindAppend"),
@@ -263,7 +283,7 @@ class DeltaTable:
 
     def restoreToTimestamp(self, timestamp: datetime | str) -> DataFrame:
         """Commit a version that is what the table was at a time."""
-        return self._restored(restore(self._table, timestamp=timestamp))
+        return self._restored(restore(self._table, timestamp=self._moment(timestamp)))
 
     # --- other tables ------------------------------------------------------------------------
 
@@ -311,7 +331,7 @@ class DeltaTable:
         return self._clone(
             target,
             isShallow,
-            timestamp=timestamp,
+            timestamp=self._moment(timestamp),
             replace=replace,
             properties=properties,
             name=name,
@@ -326,6 +346,9 @@ class DeltaTable:
             )
         made = self._lake.clone_table(self._table.name, target, **options)
         return DeltaTable(self._spark, self._lake, made)
+
+    def _moment(self, given: datetime | str) -> datetime:
+        return moment(given, session_zone(self._spark))
 
     def _restored(self, done: Restore) -> DataFrame:
         row = (
@@ -347,10 +370,35 @@ class DeltaTable:
         """Add a table feature to the protocol."""
         self._table.upgrade_protocol(featureName)
 
+    def dropFeatureSupport(self, featureName: str, truncateHistory: bool | None = None) -> None:  # noqa: FBT001
+        """Take a table feature out of the protocol that nothing of the table uses."""
+        if truncateHistory:
+            raise UnsupportedFeatureError(
+                "History is not truncated to drop a feature",
+                why="Older versions would be lost",
+                fix="Leave truncateHistory out; see lake.expire for old versions",
+            )
+        self._table.drop_feature(featureName)
+
+    def upgradeTableProtocol(self, readerVersion: int, writerVersion: int) -> None:
+        """Raise the protocol to versions; one that is as high already stays."""
+        protocol = self._table.snapshot().protocol
+        wanted = [
+            feature.name
+            for feature in FEATURES.values()
+            if feature.legacy_writer
+            and feature.legacy_writer <= writerVersion
+            and feature.legacy_reader <= readerVersion
+        ]
+        if upgrade(protocol, wanted) != protocol:
+            self._table.upgrade_protocol(*wanted)
+
     def _affected(self, committed: Committed | None, metric: str) -> DataFrame:
         rows = 0
         if committed is not None:
-            info = self._table.history(1)[0].commit_info
+            # Not the newest one: others commit too.
+            at = to_datetime(committed.timestamp)
+            info = self._table.history(1, since=at, until=at)[0].commit_info
             told = (info and info.operation_metrics) or {}
             rows = int(told.get(metric, -1))
         return self._spark.createDataFrame([(rows,)], "num_affected_rows bigint")

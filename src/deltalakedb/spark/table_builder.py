@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from deltalakedb.errors import ConfigurationError, TableNotFoundError
 from deltalakedb.spark.generated import EXPRESSION
@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from deltalakedb.table import Table
 
 
+How: TypeAlias = Literal["create", "create if missing", "replace", "create or replace"]
+"""What becomes of a table that is there already, or is not."""
+
+
 class DeltaTableBuilder:
-    """A table to be created; `execute()` does it, in its first version."""
+    """A table to be created or replaced; `execute()` does it, in one version."""
 
     def __init__(
         self,
@@ -26,14 +30,14 @@ class DeltaTableBuilder:
         lake: Lake,
         made: Callable[[Table], DeltaTable],
         *,
-        if_not_exists: bool,
+        how: How,
     ) -> None:
         from pyspark.sql.types import StructType
 
         self._spark = spark
         self._lake = lake
         self._made = made
-        self._if_not_exists = if_not_exists
+        self._how = how
         self._name: str | None = None
         self._location: str | None = None
         self._comment: str | None = None
@@ -101,33 +105,56 @@ class DeltaTableBuilder:
         return self
 
     def execute(self) -> DeltaTable:
-        """Create it."""
-        from deltalakedb.storage import normalise_location
-        from deltalakedb.transaction.take_over import default_name
-
+        """Create or replace it."""
+        there = self._there()
+        if there is not None and self._how == "create if missing":
+            return self._made(there)
+        self._check_generated()
+        parts: dict[str, Any] = {
+            "schema": self._schema,
+            "partition_by": self._partitions,
+            "cluster_by": self._clusters,
+            "properties": self._properties,
+            "description": self._comment,
+        }
+        if there is not None and self._how != "create":
+            there.replace(**parts, operation=f"{self._how.upper()} TABLE")
+            return self._made(there)
+        if self._how == "replace":
+            raise TableNotFoundError(
+                f"There is no table {self._named()!r} to replace",
+                fix="Use createOrReplace, or create",
+            )
         if self._location is None:
             raise ConfigurationError(
                 "It is not said where the table will lie", fix="Add .location('…')"
             )
-        name = self._name
-        if name is None:
-            name = default_name(normalise_location(self._location))
-        if self._if_not_exists:
-            try:
-                return self._made(self._lake.table(name))
-            except TableNotFoundError:
-                pass
-        self._check_generated()
-        table = self._lake.create_table(
-            name,
-            location=self._location,
-            schema=self._schema,
-            partition_by=self._partitions,
-            cluster_by=self._clusters,
-            properties=self._properties,
-            description=self._comment,
-        )
-        return self._made(table)
+        return self._made(self._lake.create_table(self._named(), location=self._location, **parts))
+
+    def _named(self) -> str:
+        from deltalakedb.storage import normalise_location
+        from deltalakedb.transaction.take_over import default_name
+
+        if self._name is None and self._location is None:
+            raise ConfigurationError("The table has no name", fix="Add .tableName('sales.orders')")
+        return self._name or default_name(normalise_location(self._location or ""))
+
+    def _there(self) -> Table | None:
+        """The table of that name, if it lies where it was said to."""
+        from deltalakedb.storage import normalise_location
+
+        try:
+            found = self._lake.table(self._named())
+        except TableNotFoundError:
+            return None
+        if self._location is not None and normalise_location(self._location) != found.location:
+            if self._how == "create if missing":
+                return found
+            raise ConfigurationError(
+                f"Table {found.name!r} lies at {found.location}, and not at {self._location}",
+                fix="Leave the location out, or choose another name",
+            )
+        return found
 
     def _check_generated(self) -> None:
         """Expressions are resolved by Spark once, before rows depend on them."""

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Final
 from deltalakedb.actions import AddFile, CdcFile
 from deltalakedb.actions.datatypes import STRING, StructField, StructType
 from deltalakedb.actions.schema import schema_to_json
+from deltalakedb.actions.values import CHANGE_TYPE
 from deltalakedb.staging.layout import StagePlan
 from deltalakedb.staging.stage import Stager
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-CHANGE_TYPE: Final = "_change_type"
-"""The column that says what a row of change data is about."""
 CHANGE_FOLDER: Final = "_change_data"
 
 

@@ -11,15 +11,23 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+from deltalakedb.errors import CorruptCatalogError
 from deltalakedb.store.relations import LIVE
 from deltalakedb.store.rows import decode_map
 
 if TYPE_CHECKING:
     from deltalakedb.store.dialect import Session
 
-# So many versions are looked at for one page of a search, and so many files for a distribution.
+# So many versions are looked at for one page of a search.
 SEARCHED = 50_000
-SAMPLED = 50_000
+# Files are sorted by path within their version, so many at most; of a version with more of them the
+# ledger has the order, and so many of its files are looked at for one page.
+SORTED = 2_000
+LOOKED_AT = 5_000
+# So many files make a distribution, and so many commits a plot of when and how they were made.
+SAMPLED = 10_000
+PLOTTED = 5_000
+CONTENDED = 500
 _NIL = str(UUID(int=0))
 SIZE_BOUNDS = tuple(1024 * 4**n for n in range(11))
 
@@ -79,6 +87,27 @@ class VersionLine(NamedTuple):
     bytes_removed: int
     live_files: int
     live_bytes: int
+    rebased_over: int | None
+    """How many commits of others came between what it had read and itself; None: not known."""
+
+
+class ChangeLine(NamedTuple):
+    """A commit, and the name of its table."""
+
+    name: str
+    version: int
+    committed_at: int
+    committer: str | None
+    operation: str | None
+    operation_parameters: Mapping[str, Any] | None
+    transaction_id: str | None
+    num_adds: int
+    num_removes: int
+    bytes_added: int
+    bytes_removed: int
+    live_files: int
+    live_bytes: int
+    rebased_over: int | None
 
 
 class Growth(NamedTuple):
@@ -171,7 +200,7 @@ def tables(
 class Changes(NamedTuple):
     """Commits with the names of their tables, and where to go on: None at the end."""
 
-    changes: list[tuple[str, VersionLine]]
+    changes: list[ChangeLine]
     before: tuple[int, str] | None
 
 
@@ -211,9 +240,9 @@ def changes(
         committer=committer,
         limit=limit,
     )
-    found = [(session.decode_text(row[1]), _version(session, row[2:])) for row in rows]
+    found = [ChangeLine(session.decode_text(row[1]), *_version(session, row[2:])) for row in rows]
     if len(found) == limit:
-        return Changes(found, (found[-1][1].committed_at, str(rows[-1][0])))
+        return Changes(found, (found[-1].committed_at, str(rows[-1][0])))
     return Changes(found, None if end is None else first)
 
 
@@ -264,15 +293,28 @@ def versions(
 
 
 def _version(session: Session, row: Sequence[Any]) -> VersionLine:
-    return VersionLine(
-        row[0],
-        row[1],
-        _text(session, row[2]),
-        _text(session, row[3]),
-        _json(row[4]),
-        None if row[5] is None else str(row[5]),
-        *row[6:],
+    return VersionLine._make(
+        [
+            *(row[0], row[1], _text(session, row[2]), _text(session, row[3]), _json(row[4])),
+            None if row[5] is None else str(row[5]),
+            *row[6:12],
+            _rebased(row[0], _json(row[12])),
+        ]
     )
+
+
+def _rebased(version: int, info: object) -> int | None:
+    """Over how many commits one was rebased."""
+    return _passed(version, info.get("readVersion")) if isinstance(info, dict) else None
+
+
+def _passed(version: int, read: Any) -> int | None:
+    # What others wrote of their commits may be anything.
+    try:
+        passed = version - 1 - int(read)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return passed if 0 <= passed < version else None
 
 
 def _version_at(session: Session, table_id: str, timestamp: int) -> int | None:
@@ -295,22 +337,152 @@ def growth(session: Session, table_id: str, *, points: int) -> list[Growth]:
     return found
 
 
+class Activity(NamedTuple):
+    """How many commits were made in each stretch of `step_ms`, from `since` on.
+
+    `counted` are all of them. They are the newest, where there are more.
+    """
+
+    since: int
+    step_ms: int
+    commits: list[int]
+    counted: int
+
+
+def activity(session: Session, table_id: str | None = None, *, bars: int) -> Activity:
+    """When a table was committed to, or (the newest `PLOTTED` commits) any table.
+
+    At most `bars` stretches, of a length that people count in.
+    """
+    if table_id is None:
+        times = [int(row[0]) for row in session.run("browse_activity", limit=PLOTTED)]
+        if not times:
+            return Activity(0, _STEPS[0], [], 0)
+        since, step = _stretches(times[-1], times[0], bars)
+        commits = [0] * ((times[0] - since) // step + 1)
+        for at in times:
+            commits[(at - since) // step] += 1
+        return Activity(since, step, commits, len(times))
+    ends = session.run("available_versions", table_id=table_id)
+    if not ends:
+        return Activity(0, _STEPS[0], [], 0)
+    (first, first_at), (last, last_at) = ends[0], ends[-1]
+    since, step = _stretches(first_at, last_at, bars)
+    end = last_at - (last_at - since) % step + step
+    rows = session.run(
+        "browse_versions_at", table_id=table_id, first=since + step, last=end, step=step
+    )
+    newest = {int(row[0]): row[1] for row in rows}
+    commits, seen = [], first - 1
+    for moment in range(since + step, end + 1, step):
+        reached = newest.get(moment)
+        reached = seen if reached is None else int(reached)
+        commits.append(reached - seen)
+        seen = reached
+    return Activity(since, step, commits, last - first + 1)
+
+
+_SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
+_STEPS = (
+    *(_SECOND, 5 * _SECOND, 15 * _SECOND, _MINUTE, 5 * _MINUTE, 15 * _MINUTE, _HOUR, 3 * _HOUR),
+    *(6 * _HOUR, 12 * _HOUR, _DAY, 2 * _DAY, 7 * _DAY, 14 * _DAY, 28 * _DAY, 91 * _DAY, 364 * _DAY),
+)
+
+
+def _stretches(first: int, last: int, bars: int) -> tuple[int, int]:
+    """Where to begin, and a step so that at most `bars` of them hold all from first to last."""
+    step = next((one for one in _STEPS if last // one - first // one < bars), _STEPS[-1])
+    while last // step - first // step >= bars:
+        step *= 2
+    return first - first % step, step
+
+
+class Contention(NamedTuple):
+    """How the newest commits of all tables got on with each other, as the catalog remembers it.
+
+    A commit whose writer had looked at the table before others committed was `rebased` over them.
+    """
+
+    commits: int
+    rebased: int
+    rebased_over_most: int
+
+
+def contention(session: Session) -> Contention:
+    """Of the newest `CONTENDED` commits."""
+    rows = session.run("browse_contention", limit=CONTENDED)
+    passed = [_passed(int(version), read) or 0 for version, read in rows]
+    return Contention(len(rows), sum(count > 0 for count in passed), max(passed, default=0))
+
+
+class Files(NamedTuple):
+    """Live files, and where to go on: version, path and deletion vector, or None at the end."""
+
+    files: list[FileLine]
+    after: tuple[int, str, str] | None
+
+
 def files(
     session: Session, table_id: str, *, limit: int, after: tuple[int, str, str] | None = None
-) -> list[FileLine]:
+) -> Files:
     """The next `limit` live files: the newest versions first; by path and deletion vector in each.
 
-    `after` is version, path and deletion vector of the last one before.
+    `after` is what the page before says. One call sorts at most `SORTED` files and looks at most at
+    `LOOKED_AT`, so it may find fewer than there are, and then says where to go on.
     """
     version, path, dv_id = (LIVE, "", "") if after is None else after
-    rows = session.run(
+    rows = session.run("browse_files_ahead", table_id=table_id, version=version, limit=SORTED)
+    if not rows:
+        return Files([], None)
+    newest, oldest = int(rows[0][0]), int(rows[-1][0])
+    if newest < version:
+        version, path, dv_id = newest, "", ""
+    is_all = sum(int(row[1]) for row in rows) < SORTED
+    if newest == oldest and not is_all:
+        return _added(session, table_id, limit=limit, after=(version, path, dv_id))
+    found = _files(
+        session,
         "browse_files",
         table_id=table_id,
+        # The last version that was counted may have more files than that.
+        first=oldest if is_all else oldest + 1,
         version=version,
         path=path,
         dv_id=dv_id,
         limit=limit,
     )
+    if len(found) == limit:
+        last = found[-1]
+        return Files(found, (last.added_version, last.path, last.dv_id))
+    return Files(found, None if is_all else (oldest, "", ""))
+
+
+def _added(session: Session, table_id: str, *, limit: int, after: tuple[int, str, str]) -> Files:
+    """The next live files of a version that has too many to sort."""
+    version, path, dv_id = after
+    of_version: dict[str, Any] = {"table_id": table_id, "version": version}
+    begin = {**of_version, "path": path, "dv_id": dv_id}
+    end = session.one("browse_added_end", **begin, searched=LOOKED_AT - 1)
+    row = end or session.one("browse_added_last", **of_version)
+    if row is None:
+        raise CorruptCatalogError(
+            f"Version {version} has live files that the ledger does not have",
+            why="dl_active_files and dl_add_files disagree",
+            fix="Run `deltalakedb rebuild`",
+        )
+    last = (session.decode_text(row[0]), session.decode_text(row[1]))
+    found = _files(
+        session, "browse_added", **begin, last_path=last[0], last_dv_id=last[1], limit=limit
+    )
+    if len(found) == limit:
+        return Files(found, (version, found[-1].path, found[-1].dv_id))
+    if end is not None:
+        return Files(found, (version, *last))
+    older = session.run("browse_files_ahead", table_id=table_id, version=version - 1, limit=1)
+    return Files(found, (int(older[0][0]), "", "") if older else None)
+
+
+def _files(session: Session, query: str, **asked: Any) -> list[FileLine]:
     decode = session.decode_text
     return [
         FileLine(
@@ -321,7 +493,7 @@ def files(
             row[4],
             json.loads(decode_map(row[5], decode)),
         )
-        for row in rows
+        for row in session.run(query, **asked)
     ]
 
 

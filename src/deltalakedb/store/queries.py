@@ -1,8 +1,8 @@
 """Named SQL, loaded from the files beside this module.
 
-`sql/queries.sql` and `sql/bulk.sql` hold what all engines share; `sql/<engine>/queries.sql` holds
-what an engine must say differently. A query starts at a line `-- name: its_name`, its description
-follows as comments.
+`sql/queries.sql`, `sql/bulk.sql` and `sql/browse.sql` hold what all engines share;
+`sql/<engine>/queries.sql` holds what an engine must say differently. A query starts at a line
+`-- name: its_name`, its description follows as comments.
 Parameters are written `:name` and rewritten to the driver's style; values never become SQL text.
 """
 
@@ -30,9 +30,9 @@ _STYLES: Mapping[Engine, Callable[[str], str]] = {
 def load_queries(engine: Engine) -> Mapping[str, str]:
     """Every named query of `engine`, with parameters in its driver's style."""
     folder = files("deltalakedb.store") / "sql"
-    found = _split((folder / "queries.sql").read_text("utf-8"))
-    found.update(_split((folder / "bulk.sql").read_text("utf-8")))
-    found.update(_split((folder / engine / "queries.sql").read_text("utf-8")))
+    found: dict[str, str] = {}
+    for name in ("queries.sql", "bulk.sql", "browse.sql", f"{engine}/queries.sql"):
+        found.update(_split((folder / name).read_text("utf-8")))
     return {name: rewrite(sql, engine) for name, sql in found.items()}
 
 

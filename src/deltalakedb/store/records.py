@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deltalakedb.actions import Action, AddFile, CommitInfo, RemoveFile
@@ -94,6 +95,26 @@ class VersionRecord(NamedTuple):
     counts: Counts = Counts()
     commit_info_text: str | None = None
     """The commitInfo as canonical JSON, where somebody has written it already."""
+
+    @property
+    def timestamp(self) -> datetime:
+        """When it was committed, in UTC."""
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=self.committed_at)
+
+    @property
+    def operation(self) -> str | None:
+        """What was done, e.g. `WRITE` or `MERGE`."""
+        return None if self.commit_info is None else self.commit_info.operation
+
+    @property
+    def operation_parameters(self) -> Mapping[str, Any]:
+        """How it was done."""
+        return (self.commit_info and self.commit_info.operation_parameters) or {}
+
+    @property
+    def operation_metrics(self) -> Mapping[str, Any]:
+        """How much was done, as text."""
+        return (self.commit_info and self.commit_info.operation_metrics) or {}
 
     def to_row(self) -> Row:
         """The row of dl_table_versions."""

@@ -102,7 +102,7 @@ def refuse_delta_log(location: str) -> None:
 
 def new_configuration(properties: Mapping[str, str]) -> dict[str, str]:
     """The properties of a new table: in-commit timestamps are on unless they say otherwise."""
-    given = _as_text(properties)
+    given = as_text(properties)
     check_properties(given)
     return {_ICT: "true", **given}
 
@@ -134,7 +134,7 @@ def set_properties(
 
     `domains` are the metadata domains of the table, asked for where they matter.
     """
-    given = _as_text(properties)
+    given = as_text(properties)
     _check_some(given, "property to set", "Pass names and values, e.g. {'owner': 'me'}")
     check_properties(given)
     configuration: Mapping[str, str] = {**base.metadata.configuration, **given}
@@ -276,27 +276,41 @@ def _widened_type(kind: DataType, other: DataType) -> DataType:
     return kind
 
 
-def replace_columns(base: TableState, columns: Any) -> tuple[Action, ...]:
+def replace_columns(
+    base: TableState, columns: Any, partition_by: Sequence[str] | None = None
+) -> tuple[Action, ...]:
     """The columns of a table replaced by others; whoever commits it replaces all files too.
 
-    Partition columns stay: they have to be among the new ones. All columns allow null, whatever
-    the rows at hand have.
+    Partition columns stay unless others are given: they have to be among the new columns. All
+    columns allow null, whatever the rows at hand have.
     """
     given = schema_from_any(columns)
     schema = StructType(tuple(replace(field, nullable=True) for field in given.fields))
-    missing = [name for name in base.metadata.partition_columns if schema.get(name) is None]
+    kept = base.metadata.partition_columns
+    partitions = kept if partition_by is None else _spelled(partition_by, schema)
+    missing = [name for name in partitions if schema.get(name) is None]
     if missing:
         raise CommitRejectedError(
             f"The new schema has no column {missing[0]!r}",
             rule="partition-columns",
             why="The table is partitioned by it",
-            fix="Keep the column, or create another table",
+            fix="Keep the column, or say by which columns the table is partitioned from now on",
         )
     after, configuration = _mapped(schema, base.metadata.configuration, new_name=_random_name)
     metadata = replace(
-        base.metadata, schema_string=schema_to_json(after), configuration=configuration
+        base.metadata,
+        schema_string=schema_to_json(after),
+        partition_columns=partitions,
+        configuration=configuration,
     )
-    return () if after == base.metadata.schema else _with_protocol(base, metadata)
+    if after == base.metadata.schema and partitions == kept:
+        return ()
+    return _with_protocol(base, metadata)
+
+
+def _spelled(names: Sequence[str], schema: StructType) -> tuple[str, ...]:
+    """Names of columns as the schema has them; case makes no difference."""
+    return tuple(name if (f := schema.get(name)) is None else f.name for name in names)
 
 
 def cluster_by(
@@ -410,7 +424,14 @@ def _with_protocol(base: TableState, metadata: Metadata) -> tuple[Action, ...]:
     return (protocol, metadata)
 
 
-def _as_text(properties: object) -> dict[str, str]:
+def mapped_columns(schema: Any, configuration: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """A schema of new columns as JSON, and the properties that go with it."""
+    columns, after = _mapped(schema_from_any(schema), configuration, new_name=_random_name)
+    return schema_to_json(columns), dict(after)
+
+
+def as_text(properties: object) -> dict[str, str]:
+    """Table properties as they are kept."""
     if not isinstance(properties, Mapping) or not all(isinstance(k, str) for k in properties):
         raise ConfigurationError(
             f"{repr(properties)[:200]} are no table properties",

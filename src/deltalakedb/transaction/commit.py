@@ -559,12 +559,11 @@ class Committer:
 
 
 def _told(name: str, record: VersionRecord, attempts: int, elapsed: float) -> dict[str, object]:
-    info = record.commit_info
     return {
         "table": name,
         "table_id": record.table_id,
         "version": record.version,
-        "operation": info.operation if info else None,
+        "operation": record.operation,
         "adds": record.counts.num_adds,
         "removes": record.counts.num_removes,
         "bytes_added": record.counts.bytes_added,

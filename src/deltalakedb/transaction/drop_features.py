@@ -14,9 +14,10 @@ from typing import Final
 
 from deltalakedb.actions import Action, Metadata
 from deltalakedb.actions.feature_use import features_in_use
-from deltalakedb.actions.features import FEATURES, required_features, without
+from deltalakedb.actions.features import FEATURES, feature_name, required_features, without
 from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.actions.properties import FEATURE_PREFIX
+from deltalakedb.errors import ConfigurationError, UnsupportedFeatureError
 from deltalakedb.store import TableRecord
 from deltalakedb.transaction.change import Change
 from deltalakedb.transaction.metadata_diff import ROW_TRACKING_DOMAIN
@@ -72,8 +73,33 @@ def drop_features(table: TableRecord, state: TableState, domains: Collection[str
     It applies to exactly the version that was looked at: a later one may use a feature.
     """
     going = droppable(state, domains)
-    if not going:
-        return None
+    return _dropping(table, state, going) if going else None
+
+
+def drop_feature(
+    table: TableRecord, state: TableState, domains: Collection[str], name: str
+) -> Change:
+    """The change that drops one feature, which nothing of the table may use."""
+    feature = feature_name(name)
+    if feature not in required_features(state.protocol):
+        raise ConfigurationError(
+            f"Table {table.name!r} does not have the feature {feature}",
+            fix=f"It has: {', '.join(sorted(required_features(state.protocol)))}",
+        )
+    if feature not in droppable(state, domains):
+        raise UnsupportedFeatureError(
+            f"The feature {feature} of table {table.name!r} cannot be dropped",
+            why="Readers of older versions need it"
+            if FEATURES[feature].reader
+            else "The table uses it, or another feature builds on it",
+            fix="Keep it"
+            if FEATURES[feature].reader
+            else "Unset the properties that switch it on, and drop what builds on it, first",
+        )
+    return _dropping(table, state, frozenset({feature}))
+
+
+def _dropping(table: TableRecord, state: TableState, going: frozenset[str]) -> Change:
     actions: list[Action] = [without(state.protocol, going)]
     metadata = state.metadata
     if going & _TIMESTAMPS:

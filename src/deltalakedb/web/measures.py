@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from http.client import HTTPException
 from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from deltalakedb.errors import ConfigurationError
+from deltalakedb.web.answers import Histogram, Source
 
 _LINE = re.compile(r"deltalakedb_(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>[-+.\w]+)")
 _LE = re.compile(r'le="([^"]+)"')
@@ -29,17 +31,17 @@ def check_sources(sources: Sequence[str]) -> tuple[str, ...]:
     return tuple(sources)
 
 
-def fetch(source: str) -> dict[str, Any]:
+def fetch(source: str) -> Source:
     """The metrics of another process, or what is in the way."""
     try:
         with urlopen(source, timeout=_SECONDS) as answer:  # noqa: S310 - checked by check_sources
             text = answer.read(_MOST_BYTES).decode("utf-8", "replace")
-    except (URLError, OSError, ValueError) as error:
-        return {"source": source, "error": f"It does not answer: {error}"}
-    return {"source": source, "error": None, **read_exposition(text)}
+    except (URLError, OSError, ValueError, HTTPException) as error:
+        return Source(source, f"It does not answer: {error}", {}, {}, None)
+    return read_exposition(source, text)
 
 
-def read_exposition(text: str) -> dict[str, Any]:
+def read_exposition(source: str, text: str) -> Source:
     """Our counters and gauges without labels by name, and our histograms as quantiles."""
     values: dict[str, float] = {}
     buckets: dict[str, list[tuple[float, float]]] = {}
@@ -47,25 +49,32 @@ def read_exposition(text: str) -> dict[str, Any]:
         match = _LINE.fullmatch(line)
         if match is None:
             continue
-        try:
-            value = float(match["value"])
-        except ValueError:
+        name, value = match["name"], _number(match["value"])
+        if value is None or not math.isfinite(value):
             continue
-        name = match["name"]
         if match["labels"] is None:
             values[name] = value
-        elif name.endswith("_bucket") and (bound := _LE.search(match["labels"])):
-            buckets.setdefault(name.removesuffix("_bucket"), []).append((float(bound[1]), value))
+        elif name.endswith("_bucket") and (le := _LE.search(match["labels"])):
+            bound = _number(le[1])
+            if bound is not None:
+                buckets.setdefault(name.removesuffix("_bucket"), []).append((bound, value))
     histograms = {}
     for name, counted in sorted(buckets.items()):
         count = values.pop(f"{name}_count", 0)
         total = values.pop(f"{name}_sum", 0)
-        histograms[name] = {
-            "count": int(count),
-            "mean": round(total / count, 3) if count else None,
-            **{f"p{n}": _quantile(sorted(counted), n / 100) for n in (50, 95, 99)},
-        }
-    return {"values": dict(sorted(values.items())), "histograms": histograms}
+        histograms[name] = Histogram(
+            int(count),
+            round(total / count, 3) if count else None,
+            *(_quantile(sorted(counted), n / 100) for n in (50, 95, 99)),
+        )
+    return Source(source, None, dict(sorted(values.items())), histograms, _conflict_rate(values))
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _quantile(cumulative: Sequence[tuple[float, float]], part: float) -> float | None:
@@ -77,7 +86,7 @@ def _quantile(cumulative: Sequence[tuple[float, float]], part: float) -> float |
     return None
 
 
-def conflict_rate(values: Mapping[str, float]) -> float | None:
+def _conflict_rate(values: Mapping[str, float]) -> float | None:
     """Conflicts for each version that was committed; None where nothing was."""
     committed = values.get("versions_committed_total", 0)
     return values.get("commit_conflicts_total", 0) / committed if committed else None

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 from uuid import UUID
 
 from deltalakedb.errors import ConfigurationError
+from deltalakedb.serving import small_number
 from deltalakedb.snapshot.resolve import to_milliseconds
 
 PAGE = 50
@@ -78,9 +79,10 @@ def _value(parameter: Parameter, text: str | None) -> Any:
 
 
 def _limit(name: str, text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= LARGEST_PAGE:
+    limit = small_number(text, LARGEST_PAGE)
+    if not limit:
         raise _bad(f"{name}={text[:100]!r} is no size of a page", f"Use 1 to {LARGEST_PAGE}")
-    return int(text)
+    return limit
 
 
 def make_cursor(*values: str | int) -> str:

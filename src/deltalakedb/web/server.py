@@ -6,7 +6,8 @@ Guarantees:
   a bearer token or a field of the form, and must not come from another site.
 - A request for a host name that is not ours is refused, so that no other site can make a browser
   ask here by a name of its own (DNS rebinding).
-- Requests are small and have to come in time; errors are told as what, why and fix, never as code.
+- Requests are small, have to come in time, and only so many are served at once (see `serving`);
+  errors are told as what, why and fix, never as code.
 """
 
 from __future__ import annotations
@@ -14,14 +15,13 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
-import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
+from deltalakedb.advice import as_commands
 from deltalakedb.errors import (
     CatalogError,
     ConfigurationError,
@@ -30,16 +30,16 @@ from deltalakedb.errors import (
     TableNotFoundError,
 )
 from deltalakedb.mirror.endpoint import CONTENT_TYPE as METRICS_TYPE
+from deltalakedb.serving import Handler, Served, small_number
 from deltalakedb.telemetry import logger
 from deltalakedb.web import pages, resources
+from deltalakedb.web.answers import Failure, to_json
 from deltalakedb.web.measures import check_sources
 from deltalakedb.web.openapi import openapi
 from deltalakedb.web.parameters import parse
 from deltalakedb.web.resources import RESOURCES, Catalog
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from deltalakedb.lake import Lake
 
 HTML: Final = "text/html; charset=utf-8"
@@ -47,12 +47,12 @@ JSON: Final = "application/json"
 FORM: Final = "application/x-www-form-urlencoded"
 LARGEST_BODY: Final = 8_192
 SHORTEST_TOKEN: Final = 16
-# How long it may take to notice that it shall end.
-_POLL_SECONDS: Final = 0.05
+_SEE: Final = "See / or /api/v1/openapi.json"
+# What is answered beside pages and resources.
+_OTHERS: Final = ("/api/v1/openapi.json", "/metrics", "/style.css")
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     # Nothing to others; but with "no-referrer" a browser sends our own forms with `Origin: null`.
     "Referrer-Policy": "same-origin",
@@ -75,12 +75,15 @@ class Answer:
 class _RefusedError(DeltaLakeDbError):
     """A request that is not answered, with its status."""
 
-    def __init__(self, status: int, what: str, *, why: str = "", fix: str = "") -> None:
+    def __init__(
+        self, status: int, what: str, *, why: str = "", fix: str = "", allow: str | None = None
+    ) -> None:
         super().__init__(what, why=why, fix=fix)
         self.status = status
+        self.allow = allow
 
 
-class OperationsPage:
+class OperationsPage(Served):
     """Serves while the block lasts. It binds to loopback unless it is told otherwise.
 
     Without `token` nothing can be changed. `sources` are URLs of metrics of other processes.
@@ -103,41 +106,15 @@ class OperationsPage:
                 why="It could be guessed",
                 fix="Make one: python -c 'import secrets; print(secrets.token_urlsafe())'",
             )
-        self._catalog = Catalog(lake, check_sources(sources))
+        self._catalog = Catalog(lake, check_sources(sources), changeable=token is not None)
         self._token = token
         self._names = {"localhost", host.lower(), *(name.lower() for name in names)}
         page = self
 
-        class Handler(_Handler):
+        class Asked(_Handler):
             operations = page
 
-        try:
-            self._server = _Server((host, port), Handler)
-        except (OSError, OverflowError) as error:
-            raise ConfigurationError(
-                f"The operations page cannot be served at {host}:{port}",
-                why=str(error),
-                fix="Choose another port or address, or stop what uses it",
-            ) from error
-        shown = f"[{host}]" if ":" in host else host
-        self.address = f"http://{shown}:{self._server.server_address[1]}"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_POLL_SECONDS,), daemon=True
-        )
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__("The operations page", Asked, host=host, port=port)
 
     # --- answering ------------------------------------------------------------------------
 
@@ -159,7 +136,7 @@ class OperationsPage:
             return _html(200, show(self._catalog, parse(query, parameters)))
         resource = RESOURCES.get(path)
         if path == "/retry" or (resource is not None and resource.changes):
-            raise _RefusedError(405, f"{path} changes something", fix="Use POST")
+            raise _RefusedError(405, f"{path} changes something", fix="Use POST", allow="POST")
         if resource is not None:
             return _json(200, resource.answer(self._catalog, parse(query, resource.parameters)))
         if path == "/api/v1/openapi.json":
@@ -169,13 +146,16 @@ class OperationsPage:
             return Answer(200, METRICS_TYPE, self._catalog.lake.metrics.exposition().encode())
         if path == "/style.css":
             return Answer(200, "text/css; charset=utf-8", pages.STYLE.encode())
-        raise _RefusedError(404, "There is no such page", fix="See / or /api/v1/openapi.json")
+        raise _RefusedError(404, "There is no such page", fix=_SEE)
 
     def _change(self, path: str, query: str, headers: Mapping[str, str], body: bytes) -> Answer:
         resource = RESOURCES.get(path)
         if path != "/retry" and (resource is None or not resource.changes):
-            known = path in pages.PAGES or resource is not None
-            raise _RefusedError(405 if known else 404, "Nothing can be changed by this address")
+            if resource is None and path not in (*pages.PAGES, *_OTHERS):
+                raise _RefusedError(404, "There is no such page", fix=_SEE)
+            raise _RefusedError(
+                405, "Nothing can be changed by this address", fix="Use GET", allow="GET, HEAD"
+            )
         _check_origin(headers)
         if resource is not None:
             scheme, _, given = headers.get("Authorization", "").partition(" ")
@@ -267,7 +247,7 @@ def _html(status: int, text: str) -> Answer:
 
 def _json(status: int, value: Any) -> Answer:
     # ASCII only: names may hold what no UTF-8 can. And whoever takes it for a page finds no tags.
-    text = json.dumps(value, default=str).replace("<", "\\u003c").replace(">", "\\u003e")
+    text = json.dumps(to_json(value), default=str).replace("<", "\\u003c").replace(">", "\\u003e")
     return Answer(status, JSON, text.encode())
 
 
@@ -277,12 +257,14 @@ def _failed(error: Exception, *, as_json: bool = False) -> Answer:
         logger.error("operations_page_failed", exc_info=error)
         error = DeltaLakeDbError("Something went wrong here", fix="See the log of this server")
     if as_json:
-        told = {"error": str(error), "what": error.what, "why": error.why, "fix": error.fix}
-        answer = _json(status, told)
+        told = map(as_commands, (str(error), error.what, error.why, error.fix))
+        answer = _json(status, Failure(*told))
     else:
         answer = _html(status, pages.failed(status, error.what, error.why, error.fix))
     if status == 401:
-        return Answer(status, answer.kind, answer.body, {"WWW-Authenticate": "Bearer"})
+        return replace(answer, headers={"WWW-Authenticate": "Bearer"})
+    if isinstance(error, _RefusedError) and error.allow is not None:
+        return replace(answer, headers={"Allow": error.allow})
     return answer
 
 
@@ -306,36 +288,24 @@ def _release() -> str:
 # --- the wire -----------------------------------------------------------------------------
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, *_: object) -> None:
-        """Who hangs up is no news."""
-        logger.debug("operations_page_connection_lost", exc_info=True)
-
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     operations: OperationsPage
-    server_version = "deltalakedb"
-    sys_version = ""
-    # Who says nothing for so long is hung up on.
-    timeout = 15
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - of the base
         self._send(self.operations.answer("GET", self.path, self._headers(), b""))
 
-    def do_HEAD(self) -> None:
+    def do_HEAD(self) -> None:  # noqa: N802 - of the base
         self._send(self.operations.answer("GET", self.path, self._headers(), b""), silent=True)
 
-    def do_POST(self) -> None:
-        length = self.headers.get("Content-Length", "0")
-        if not length.isascii() or not length.isdecimal() or int(length[:9]) > LARGEST_BODY:
+    def do_POST(self) -> None:  # noqa: N802 - of the base
+        length = small_number(self.headers.get("Content-Length", "0"), LARGEST_BODY)
+        if length is None:
             refused = _RefusedError(
                 413, "The request is too large, or does not say how large it is"
             )
             self._send(_failed(refused, as_json=self.path.startswith("/api/")))
             return
-        body = self.rfile.read(int(length))
+        body = self.rfile.read(length)
         self._send(self.operations.answer("POST", self.path, self._headers(), body))
 
     def _headers(self) -> dict[str, str]:
@@ -347,18 +317,14 @@ class _Handler(BaseHTTPRequestHandler):
         return found
 
     def _send(self, answer: Answer, *, silent: bool = False) -> None:
-        self.send_response(answer.status)
-        for name, value in {**HEADERS, **answer.headers}.items():
-            self.send_header(name, value)
-        self.send_header("Content-Type", answer.kind)
-        self.send_header("Content-Length", str(len(answer.body)))
-        self.end_headers()
-        if not silent:
-            self.wfile.write(answer.body)
+        self.answer(
+            answer.status,
+            answer.kind,
+            answer.body,
+            {**HEADERS, **answer.headers},
+            silent=silent,
+        )
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002 - of the base
         """What the base class refuses gets the headers of every other answer."""
         self._send(_failed(_RefusedError(int(code), "This is no request that is answered here")))
-
-    def log_message(self, *_: object) -> None:
-        """Every request in the log would be noise, and could carry what people searched for."""

@@ -87,3 +87,10 @@ ORDER BY t.app_id;
 -- name: server
 -- Which release answers, and its clock in milliseconds since the epoch.
 SELECT version(), epoch_ms(current_timestamp);
+
+-- name: browse_versions_at
+-- In one pass: there is no index to go along. Moments before which nothing was committed are left out.
+SELECT committed_at - (committed_at - :first + :step) % :step + :step AS moment, max(version)
+FROM dl_table_versions
+WHERE table_id = :table_id AND committed_at >= :first - :step AND committed_at < :last
+GROUP BY moment ORDER BY moment;

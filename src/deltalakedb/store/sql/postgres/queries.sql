@@ -89,3 +89,9 @@ WHERE f.ctid = found.place;
 -- name: server
 -- Which release answers, and its clock in milliseconds since the epoch.
 SELECT current_setting('server_version'), (extract(epoch FROM clock_timestamp()) * 1000)::bigint;
+
+-- name: browse_contention
+-- As elsewhere; but the operators of JSON fail where it has a NUL anywhere, so its text is looked at. A quote
+-- inside of a string has a backslash before it, which does not fit.
+SELECT version, substring(CAST(commit_info AS TEXT) FROM '"readVersion": *([0-9]{1,18})[,} ]')
+FROM dl_table_versions ORDER BY committed_at DESC LIMIT :limit;

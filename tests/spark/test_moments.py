@@ -1,0 +1,93 @@
+"""Times that name no zone are in that of the session, wherever Spark's users give one."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import deltalakedb
+from deltalakedb.errors import ConfigurationError
+from deltalakedb.lake import Lake
+from deltalakedb.spark import DeltaTable
+from deltalakedb.spark.moments import moment
+from deltalakedb.spark.native_format import SWITCH
+from deltalakedb.table import Table
+
+from fix_store import Catalogs
+
+TOKYO = ZoneInfo("Asia/Tokyo")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("2026-11-01 12:00:00", datetime(2026, 11, 1, 3, tzinfo=UTC)),
+        ("2026-11-01", datetime(2026, 10, 31, 15, tzinfo=UTC)),
+        (" 2026-11-01T12:00:00.250 ", datetime(2026, 11, 1, 3, 0, 0, 250_000, tzinfo=UTC)),
+        ("2026-11-01T12:00:00Z", datetime(2026, 11, 1, 12, tzinfo=UTC)),
+        ("2026-11-01 12:00:00+02:00", datetime(2026, 11, 1, 10, tzinfo=UTC)),
+        (
+            datetime(2026, 11, 1, 12, tzinfo=timezone(timedelta(hours=-5))),
+            datetime(2026, 11, 1, 17, tzinfo=UTC),
+        ),
+    ],
+)
+def test_what_is_meant(given: datetime | str, expected: datetime) -> None:
+    assert moment(given, TOKYO) == expected
+
+
+def test_without_a_session_it_is_the_zone_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        noon = datetime(2026, 11, 1, 12)  # noqa: DTZ001 - that is the point
+        assert moment("2026-11-01 12:00:00", None) == datetime(2026, 11, 1, 3, tzinfo=UTC)
+        assert moment(noon, None) == datetime(2026, 11, 1, 3, tzinfo=UTC)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    with pytest.raises(ConfigurationError, match="is no time"):
+        moment("yesterday", None)
+
+
+@pytest.fixture
+def tokyo(spark: SparkSession) -> Iterator[SparkSession]:
+    before = str(spark.conf.get("spark.sql.session.timeZone"))
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    yield spark
+    spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def test_versions_by_time(tokyo: SparkSession, catalogs: Catalogs, tmp_path: Path) -> None:
+    with catalogs.fresh("sqlite") as url, deltalakedb.connect(url) as lake:
+        table = filled(lake, tmp_path)
+        text = table.snapshot(1).timestamp.astimezone(TOKYO).replace(tzinfo=None).isoformat(" ")
+        target = DeltaTable.forName(tokyo, "t", catalog=lake)
+        assert target.toDF(timestamp=text).count() == 1
+        read = tokyo.read.format("deltalakedb").option("catalog", url)
+        assert read.option("timestampAsOf", text).load("t").count() == 1
+        feed = (
+            tokyo.read.format("deltalakedb")
+            .options(catalog=url, readChangeFeed="true", startingVersion=1, endingTimestamp=text)
+            .load("t")
+        )
+        assert feed.count() == 1
+        target.cloneAtTimestamp(text, str(tmp_path / "clone"), isShallow=True, name="c")
+        assert lake.table("c").snapshot().to_arrow().num_rows == 1
+        target.restoreToTimestamp(text)
+        assert target.toDF().count() == 1
+        assert str(tokyo.conf.get(SWITCH, "true")) == "true"
+
+
+def filled(lake: Lake, folder: Path) -> Table:
+    table = lake.create_table(
+        "t", location=str(folder / "t"), schema=pa.schema([("id", pa.int64())])
+    )
+    for n in range(3):
+        table.append(pa.table({"id": [n]}))
+    return table
