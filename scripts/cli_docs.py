@@ -15,8 +15,9 @@ from deltalakedb.cli.app import app
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 INTRODUCTION = """# The command line
 
-`pip install 'deltalakedb[cli]'` brings it; `python -m deltalakedb` is the same program. This page
-is made from the commands by `scripts/cli_docs.py`; a test sees to it that it is what they say.
+The extra `cli` brings it ([install](how-to/deploy.md#install)); `python -m deltalakedb` is the same
+program. `scripts/cli_docs.py` makes this page from the commands, and a test checks that it is
+current.
 
 The catalog is named by `--catalog URL` or by the variable `DELTALAKEDB_CATALOG`; passwords are
 better left to a variable ([connect](how-to/connect.md)). People read tables, programs `--json`: one

@@ -1,6 +1,7 @@
 """docs/schema.md and relations.py say what the live schema of every engine is; its queries run."""
 
 import re
+import runpy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -29,7 +30,8 @@ from deltalakedb.store.relations import (
 from deltalakedb.store.url import Engine
 from migration.introspection import Column, Description, describe
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "schema.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "schema.md"
 TITLES: dict[Engine, str] = {"postgres": "Postgres", "sqlite": "SQLite", "duckdb": "DuckDB"}
 
 # The type that each engine has for each kind of column; relations.py speaks of kinds only.
@@ -219,15 +221,26 @@ def test_everything_on_the_page_has_a_meaning(page: dict[str, Section]) -> None:
     ] == []
 
 
-def test_the_diagram_names_keys_that_exist(page: dict[str, Section]) -> None:
-    diagram = re.search(r"```mermaid\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    assert diagram is not None
+def test_the_drawing_has_every_relation_with_its_key(page: dict[str, Section]) -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "schema_drawing.py"))
+    boxes = [box for column in script["BOXES"] for box in column]
     ledger = {name for name in page if name.startswith("dl_")} - {"dl_schema_migrations"}
-    assert set(re.findall(r"\bdl_\w+", diagram[1])) == ledger
-    for name, body in re.findall(r"^ {4}(dl_\w+) \{\n([^}]*)\}", diagram[1], re.MULTILINE):
-        keys = [line.split()[1] for line in body.splitlines() if line.endswith(" PK")]
-        primary = next(row for row in page[name].keys if row["key or index"] == "primary key")
-        assert keys == code(primary["on"]).split(", ")
+    assert sorted(box.name for box in boxes) == sorted(ledger)
+    for box in boxes:
+        primary = next(row for row in page[box.name].keys if row["key or index"] == "primary key")
+        assert list(box.key) == code(primary["on"]).split(", "), box.name
+        columns = {code(row["column"]) for row in page[box.name].columns}
+        said = {name for line in box.more for name in re.findall(r"\b[a-z]+(?:_[a-z]+)*", line)}
+        assert said - {"unique"} <= columns, box.name
+    linked = {name for link in script["LINKS"] for name in link[:2]}
+    assert linked == ledger
+
+
+def test_the_drawing_of_the_page_is_what_its_script_draws() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "schema_drawing.py"))
+    assert script["PICTURE"].read_text("utf-8") == script["draw"](), "run the script again"
+    picture = script["PICTURE"].relative_to(PAGE.parent).as_posix()
+    assert f"]({picture})" in PAGE.read_text("utf-8")
 
 
 def test_relations_py_matches_the_live_columns_and_kinds(live: Description, engine: Engine) -> None:
@@ -266,6 +279,10 @@ def queries() -> list[tuple[str, str, tuple[str, ...]]]:
             engines = re.match(r"-- ([a-z ]+)\n", text)
             found.append((title, text, tuple(engines[1].split()) if engines else tuple(TITLES)))
     return found
+
+
+def test_every_block_of_the_page_is_a_query_that_is_run() -> None:
+    assert len(queries()) == PAGE.read_text("utf-8").count("\n```") // 2
 
 
 def rows_of(relation: Relation, *values: dict[str, object]) -> list[Row]:

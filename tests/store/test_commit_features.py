@@ -1,10 +1,6 @@
-"""Commits of many files, with row tracking or in-commit timestamps, and the documentation."""
+"""Commits of many files, with row tracking or in-commit timestamps."""
 
 import json
-import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -138,21 +134,3 @@ def test_a_metadata_value_can_be_committed(lake: Lake, table: Table) -> None:
     )
     assert table.commit([changed], operation="CHANGE") == 1
     assert [field.name for field in table.snapshot().schema.fields] == ["id", "day", "more"]
-
-
-# --- the documentation --------------------------------------------------------------------
-
-
-def test_the_examples_of_the_documentation_run(tmp_path: Path) -> None:
-    page = Path(__file__).parents[2] / "docs" / "concepts" / "commits.md"
-    script = "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "{'sales.orders': <version 5>, 'sales.daily': <version 1>}" in done.stdout

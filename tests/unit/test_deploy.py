@@ -26,7 +26,17 @@ UNIT = DEPLOY / "deltalakedb-mirror.service"
 # Of the Compose specification, what is used here.
 TOP = {"name", "services", "secrets", "volumes"}
 SERVICE = {
-    *("image", "build", "restart", "read_only", "cap_drop", "security_opt", "tmpfs", "environment"),
+    *(
+        "image",
+        "build",
+        "restart",
+        "user",
+        "read_only",
+        "cap_drop",
+        "security_opt",
+        "tmpfs",
+        "environment",
+    ),
     *("secrets", "volumes", "healthcheck", "command", "depends_on", "stop_grace_period", "ports"),
 }
 CONDITIONS = {"service_healthy", "service_completed_successfully", "service_started"}
@@ -40,6 +50,11 @@ def _accepts(words: list[str]) -> None:
         name, *words = words
         command = command.commands[name]
     command.make_context(command.name, [*words, "--catalog", "sqlite:///lake.db"])
+
+
+def _resolved(text: str) -> str:
+    """A value of the compose file, where `.env` says nothing."""
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +98,14 @@ def test_variables_of_the_worker_make_a_catalog_url() -> None:
     )
     named = dict(pairs)
     parse_url(named["DELTALAKEDB_CATALOG"], environ={"LAKE_PASSWORD": "x"})
-    assert not any(value for name, value in pairs if name != "DELTALAKEDB_CATALOG")
+    # An empty key would count as one: what may be left out is commented out.
+    assert [name for name, value in pairs if not value] == ["LAKE_PASSWORD"]
+    assert set(named) == {"DELTALAKEDB_CATALOG", "LAKE_PASSWORD"}
+
+
+def test_the_unit_is_started_after_it_was_told_what_to_do() -> None:
+    guide = (DEPLOY.parent / "docs" / "how-to" / "deploy.md").read_text("utf-8")
+    assert guide.index("Fill in `/etc/deltalakedb/mirror.env`") < guide.index("systemctl enable")
 
 
 def test_the_compose_file_names_only_what_there_is(compose: dict[str, Any]) -> None:
@@ -96,10 +118,32 @@ def test_the_compose_file_names_only_what_there_is(compose: dict[str, Any]) -> N
             assert other in compose["services"]
             assert how["condition"] in CONDITIONS
         for volume in service["volumes"]:
-            source, target = volume.rsplit(":", 1)
+            source, target = _resolved(volume).split(":")
             assert target.startswith("/")
-            assert source in compose["volumes"] or re.match(r"[./$]", source)
+            assert source in compose["volumes"] or source.startswith("/")
     assert {"postgres", "worker", "page"} <= set(compose["services"])
+
+
+def test_writers_reach_postgres_from_this_machine_and_nobody_else_does(
+    compose: dict[str, Any],
+) -> None:
+    """And they name tables by the paths that the worker sees, and can share their folders."""
+    published = {
+        name: [_resolved(port) for port in service.get("ports", ())]
+        for name, service in compose["services"].items()
+    }
+    assert published.pop("postgres") == ["127.0.0.1:5432:5432"]
+    assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
+    for name in ("worker", "page", "migrate"):
+        service = compose["services"][name]
+        (folder,) = service["volumes"]
+        inside, outside = folder[: len(folder) // 2], folder[len(folder) // 2 + 1 :]
+        assert inside == outside
+        assert _resolved(service["user"]) == "10001:10001"
+    guide = (DEPLOY.parent / "docs" / "how-to" / "deploy.md").read_text("utf-8")
+    named = set(re.findall(r"\$\{(\w+):-", (DEPLOY / "docker-compose.yml").read_text("utf-8")))
+    assert named == {"LAKE_FOLDER", "LAKE_UID", "LAKE_GID", "LAKE_PORT"}
+    assert all(name in guide for name in named)
 
 
 def test_docker_compose_reads_the_file() -> None:
