@@ -1,17 +1,36 @@
-"""Changes of many tables that become visible together: what `lake.transaction()` gives."""
+"""Changes of many tables that become visible together: what `lake.transaction()` gives.
+
+Several changes of one table follow one another, as if each had been committed: an overwrite also
+takes the place of rows that the transaction itself has added before. They become one commit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from deltalakedb.errors import ConfigurationError, DeltaLakeDbError
+from deltalakedb.actions import (
+    Action,
+    AddFile,
+    CdcFile,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    RemoveFile,
+)
+from deltalakedb.actions.partition import decode_path
+from deltalakedb.errors import ConfigurationError, DeltaLakeDbError, UnsupportedFeatureError
+from deltalakedb.overwriting import write_overwrite
 from deltalakedb.snapshot import Snapshot, open_snapshot
 from deltalakedb.snapshot.page_builder import after_commit
+from deltalakedb.snapshot.pending import pending
+from deltalakedb.staging.sinks import Sinks
 from deltalakedb.store.exports import gone
 from deltalakedb.transaction.open import AnyAction, OpenChange, check_app_txn
-from deltalakedb.transaction.state import load_state
-from deltalakedb.writing import Written, write_append, write_overwrite
+from deltalakedb.transaction.state import TableState, load_state, state_of
+from deltalakedb.writing import Written, write_append, write_metrics
 
 if TYPE_CHECKING:
     from deltalakedb.mirror.service import Mirror
@@ -21,9 +40,26 @@ if TYPE_CHECKING:
     from deltalakedb.transaction.change import AppTxn, Committed
     from deltalakedb.transaction.commit import Committer
 
+_Identity: TypeAlias = tuple[str, str]
+"""The path and the dv_id of a file."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """One table's part of a transaction; `lock` is held while something is added to it."""
+
+    change: OpenChange
+    staged: list[Written] = field(default_factory=list)
+    files: set[_Identity] = field(default_factory=set)
+    """What the transaction itself has staged: files that are nowhere else."""
+    lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
+
 
 class Transaction:
-    """Changes to many tables that become visible together."""
+    """Changes to many tables that become visible together.
+
+    Any number of threads may add to it; what they add to the same table follows one another.
+    """
 
     def __init__(
         self,
@@ -36,40 +72,46 @@ class Transaction:
         self._committer = committer
         self._mirror = mirror
         self._find = find
-        self._open: dict[str, OpenChange] = {}
-        self._staged: list[Written] = []
+        self._parts: dict[str, _Part] = {}
         self.results: dict[str, Committed] = {}
         """After the commit: the version each changed table became, by name."""
 
     def table(self, name: str) -> TransactionTable:
-        """A table to change in this transaction, at the version it has now."""
+        """A table to change in this transaction.
+
+        The transaction starts from the version that the table has when it is first asked for here;
+        what others commit later is checked by Delta's conflict rules.
+        """
         store = self._store
         with store.read() as session:
             record = self._find(session, name)
-            if record.table_id not in self._open:
+            part = self._parts.get(record.table_id)
+            if part is None:
                 head = store.head(session, record.table_id)
                 if head is None:
                     raise gone(session, record)
                 state = load_state(store, session, record.table_id, head)
-                self._open[record.table_id] = OpenChange(record, state)
-        return TransactionTable(store, self._open[record.table_id], self._staged)
+                # Another thread may have been faster: there is one part for each table.
+                part = self._parts.setdefault(record.table_id, _Part(OpenChange(record, state)))
+        return TransactionTable(store, part)
 
     def discard(self) -> None:
         """Delete the files that were staged for it: no commit will name them."""
-        for written in self._staged:
-            written.undo()
-        self._staged.clear()
+        for part in self._parts.values():
+            for written in part.staged:
+                written.undo()
+            part.staged.clear()
 
     def commit(self) -> None:
         """Commit every changed table in one database transaction."""
-        changes = [change.change() for change in self._open.values() if change.actions]
-        if not changes:
+        parts = [part for part in self._parts.values() if part.change.actions]
+        if not parts:
             return
+        changes = [part.change.change() for part in parts]
         outcomes = self._committer.commit(changes)
-        self._open.clear()
         if any(outcome.committed.already_committed for outcome in outcomes):
             self.discard()
-        self._staged.clear()
+        self._parts.clear()
         self.results = {
             change.table.name: outcome.committed
             for change, outcome in zip(changes, outcomes, strict=True)
@@ -83,10 +125,9 @@ class Transaction:
 class TransactionTable:
     """One table inside a transaction."""
 
-    def __init__(self, store: Store, change: OpenChange, staged: list[Written]) -> None:
+    def __init__(self, store: Store, part: _Part) -> None:
         self._store = store
-        self._change = change
-        self._staged = staged
+        self._part = part
 
     def add_actions(
         self,
@@ -100,37 +141,39 @@ class TransactionTable:
         enforced: Iterable[str] = (),
     ) -> None:
         """Add actions to this table's part of the transaction."""
-        change = self._change
-        if app_txn is not None:
-            check_app_txn(app_txn)
-            if change.app_txn is not None:
-                raise ConfigurationError(
-                    f"Table {change.table.name!r} has an app transaction already",
-                    fix="Pass app_txn once for each table of a transaction",
-                )
-        change.depend(read=read, enforced=enforced)
-        change.add(
-            actions,
-            operation=operation,
-            parameters=operation_parameters,
-            metrics=operation_metrics,
-        )
-        if app_txn is not None:
-            change.use_app_txn(app_txn, self._store.clock.now_ms())
+        with self._part.lock:
+            change = self._part.change
+            self._check_app_txn(app_txn)
+            change.depend(read=read, enforced=enforced)
+            change.add(
+                actions,
+                operation=operation,
+                parameters=operation_parameters,
+                metrics=operation_metrics,
+            )
+            if app_txn is not None:
+                change.use_app_txn(app_txn, self._store.clock.now_ms())
 
     def append(
-        self, data: Any, *, merge_schema: bool = False, app_txn: AppTxn | None = None
+        self,
+        data: Any,
+        *,
+        merge_schema: bool = False,
+        app_txn: AppTxn | None = None,
+        user_metadata: str | None = None,
+        target_bytes: int | None = None,
     ) -> None:
         """Add rows, when the transaction is committed; see `Table.append`."""
-        change = self._change
-        written = write_append(
-            change.table,
-            change.base,
-            data,
-            storage_options=self._store.storage_options,
-            merge_schema=merge_schema,
-        )
-        self._add_rows(written, app_txn)
+        with self._part.lock:
+            written = write_append(
+                self._part.change.table,
+                self._state(),
+                data,
+                storage_options=self._store.storage_options,
+                merge_schema=merge_schema,
+                target_bytes=target_bytes,
+            )
+            self._add_rows(written, app_txn, user_metadata)
 
     def overwrite(
         self,
@@ -138,39 +181,197 @@ class TransactionTable:
         *,
         where: str | None = None,
         merge_schema: bool = False,
+        overwrite_schema: bool = False,
+        partition_by: Sequence[str] | None = None,
+        dynamic: bool = False,
         app_txn: AppTxn | None = None,
+        user_metadata: str | None = None,
+        target_bytes: int | None = None,
     ) -> None:
-        """Replace rows, when the transaction is committed; see `Table.overwrite`."""
-        written = write_overwrite(
-            self.snapshot(),
-            self._change.base,
-            data,
-            where=where,
-            storage_options=self._store.storage_options,
-            now=self._store.clock.now_ms(),
-            merge_schema=merge_schema,
-        )
-        self._add_rows(written, app_txn)
+        """Replace rows, when the transaction is committed; see `Table.overwrite`.
 
-    def _add_rows(self, written: Written, app_txn: AppTxn | None) -> None:
-        try:
-            self.add_actions(
-                written.actions,
-                operation=written.operation,
-                operation_parameters=written.parameters,
-                operation_metrics=written.metrics,
-                app_txn=app_txn,
-                read=written.read,
-                enforced=written.enforced,
+        Rows that this transaction has added before are replaced like those of the table.
+        """
+        with self._part.lock:
+            snapshot = self._pending()
+            written = write_overwrite(
+                snapshot,
+                data,
+                where=where,
+                storage_options=self._store.storage_options,
+                now=self._store.clock.now_ms(),
+                merge_schema=merge_schema,
+                overwrite_schema=overwrite_schema,
+                partition_by=partition_by,
+                dynamic=dynamic,
+                target_bytes=target_bytes,
             )
+            whole = where is None and not (dynamic and snapshot.partition_columns)
+            self._add_rows(written, app_txn, user_metadata, replaces_rows=whole)
+
+    def snapshot(self) -> Snapshot:
+        """The table at the version this transaction started from.
+
+        What the transaction itself has added or replaced is not in it before the commit.
+        """
+        change = self._part.change
+        with self._store.read() as session:
+            return open_snapshot(self._store, session, change.table, change.base.version)
+
+    # --- one change after the other -------------------------------------------------------
+
+    def _pending(self) -> Snapshot:
+        """The table as the transaction will leave it so far: what the next change starts from."""
+        return pending(self.snapshot(), self._part.change.actions, self._part.files)
+
+    def _state(self) -> TableState:
+        change = self._part.change
+        return change.base if not change.actions else state_of(self._pending())
+
+    def _check_app_txn(self, app_txn: AppTxn | None) -> None:
+        if app_txn is None:
+            return
+        check_app_txn(app_txn)
+        change = self._part.change
+        if change.app_txn is not None:
+            raise ConfigurationError(
+                f"Table {change.table.name!r} has an app transaction already",
+                fix="Pass app_txn once for each table of a transaction",
+            )
+
+    def _add_rows(
+        self,
+        written: Written,
+        app_txn: AppTxn | None,
+        user_metadata: str | None,
+        *,
+        replaces_rows: bool = False,
+    ) -> None:
+        """Add what was staged to the part; nothing of either is changed where that is refused."""
+        part, change = self._part, self._part.change
+        try:
+            self._check_app_txn(app_txn)
+            merged = self._merged(written, replaces_rows=replaces_rows)
+            part.staged.append(written)
         except DeltaLakeDbError:
             written.undo()
             raise
-        self._staged.append(written)
+        parameters = dict(written.parameters)
+        if replaces_rows:
+            change.parameters.clear()
+        elif change.parameters.get("mode") == "Overwrite":
+            parameters["mode"] = "Overwrite"
+        change.depend(
+            read=written.read, enforced=written.enforced, replaces_all=written.replaces_all
+        )
+        change.actions = merged.before
+        change.add(
+            merged.now, operation=written.operation, parameters=parameters, metrics=written.metrics
+        )
+        change.metrics.update(_metrics(change.actions))
+        if user_metadata is not None:
+            change.info["userMetadata"] = user_metadata
+        if app_txn is not None:
+            change.use_app_txn(app_txn, self._store.clock.now_ms())
+        part.files |= _identities(merged.now)
+        self._drop(merged.dropped)
 
-    def snapshot(self) -> Snapshot:
-        """The table at the version this transaction started from."""
-        with self._store.read() as session:
-            return open_snapshot(
-                self._store, session, self._change.table, self._change.base.version
-            )
+    def _is_live(self, file: _Identity) -> bool:
+        """Whether the version that the transaction started from has a file."""
+        return file not in self._part.files and self.snapshot().has_file(*file)
+
+    def _merged(self, written: Written, *, replaces_rows: bool) -> _Merged:
+        """What is left of the actions so far, and of those that follow them.
+
+        A file that was added and is removed again was never there; of what a commit says once
+        (its metadata, a domain) the last word counts.
+        """
+        before, now = self._part.change.actions, written.actions
+        removed = {(one.path, one.dv_id) for one in now if isinstance(one, RemoveFile)}
+        taken_back = _identities(before) & removed
+        said = {_said_once(action) for action in now} - {None}
+
+        def stays(action: Action) -> bool:
+            if isinstance(action, AddFile):
+                return (action.path, action.dv_id) not in taken_back
+            if isinstance(action, CdcFile):
+                # What the rows have become is told by the files alone, where all are replaced.
+                return not replaces_rows
+            return _said_once(action) not in said
+
+        kept = [action for action in before if stays(action)]
+        unsaid = {file for file in taken_back if not self._is_live(file)}
+        new = [
+            action
+            for action in now
+            if not (isinstance(action, RemoveFile) and (action.path, action.dv_id) in unsaid)
+        ]
+        if not replaces_rows:
+            _check_feed(self._part.change.table.name, kept, new, taken_back=bool(taken_back))
+        return _Merged(kept, new, [path for path, _ in _identities(before) - _identities(kept)])
+
+    def _drop(self, paths: Iterable[str]) -> None:
+        """Delete files that were staged for an earlier change, and that no action names now."""
+        named = {
+            action.path
+            for action in self._part.change.actions
+            if isinstance(action, (AddFile, RemoveFile, CdcFile))
+        }
+        # A file of the table that was marked has a deletion vector: it is not ours to delete.
+        keys = [
+            decode_path(path)
+            for path in paths
+            if (path, "") in self._part.files and path not in named
+        ]
+        if keys:
+            Sinks(self._part.change.table.location, self._store.storage_options).delete(keys)
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """Actions of earlier changes that stay, those that follow, and files that are not needed."""
+
+    before: list[Action]
+    now: list[Action]
+    dropped: list[str]
+
+
+def _identities(actions: Iterable[Action]) -> set[_Identity]:
+    """The files that actions add, change data included."""
+    found = {(one.path, one.dv_id) for one in actions if isinstance(one, AddFile)}
+    return found | {(one.path, "") for one in actions if isinstance(one, CdcFile)}
+
+
+def _said_once(action: Action) -> object:
+    """What a commit can say only once, by a name for it; None for files and the rest."""
+    if isinstance(action, (Metadata, Protocol)):
+        return type(action)
+    return action.domain if isinstance(action, DomainMetadata) else None
+
+
+def _check_feed(
+    table: str, before: Iterable[Action], now: Iterable[Action], *, taken_back: bool
+) -> None:
+    """Refuse changes that a change data feed could not tell as one commit."""
+    had, has = ({type(action) for action in some} for some in (before, now))
+    rows_before, rows_now = bool(had & {AddFile, RemoveFile}), bool(has & {AddFile, RemoveFile})
+    if CdcFile not in had | has or not (rows_before and rows_now):
+        return
+    if taken_back or CdcFile not in had or CdcFile not in has:
+        raise UnsupportedFeatureError(
+            f"These changes of table {table!r} cannot be one commit",
+            why="One of them replaces rows inside of files, and its change data feed would tell "
+            "that one alone",
+            fix="Make them in transactions of their own, or replace whole partitions",
+        )
+
+
+def _metrics(actions: Sequence[Action]) -> dict[str, str]:
+    """What the history says of all changes together."""
+    adds = [action for action in actions if isinstance(action, AddFile)]
+    removes = [action for action in actions if isinstance(action, RemoveFile)]
+    marked = {add.path for add in adds} & {remove.path for remove in removes}
+    told = write_metrics([add for add in adds if add.path not in marked])
+    if removes:
+        told["numRemovedFiles"] = str(len(removes) - len(marked))
+    return told

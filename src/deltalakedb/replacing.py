@@ -20,11 +20,11 @@ from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.change import Change
 from deltalakedb.transaction.change_table import as_text, mapped_columns
 from deltalakedb.transaction.facts import CONSTRAINT_RULES
+from deltalakedb.transaction.state import state_of
 from deltalakedb.writing import remove_of, rows_of_files
 
 if TYPE_CHECKING:
     from deltalakedb.snapshot import Snapshot
-    from deltalakedb.transaction.state import TableState
 
 # What readers of older versions depend on: when each was committed, and how columns are named.
 _KEPT: Final = (
@@ -39,7 +39,6 @@ _KEPT: Final = (
 
 def replacement(
     snapshot: Snapshot,
-    base: TableState,
     schema: Any,
     *,
     partition_by: Sequence[str] = (),
@@ -53,6 +52,7 @@ def replacement(
 
     Whoever changes the table meanwhile makes it fail.
     """
+    base = state_of(snapshot)
     given = as_text(properties or {})
     check_properties(given)
     here = base.metadata

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from deltalakedb.errors import CorruptCatalogError
+from deltalakedb.errors import ConfigurationError, CorruptCatalogError
+from deltalakedb.overwriting import write_overwrite
 from deltalakedb.replacing import replacement
 from deltalakedb.snapshot import Snapshot
 from deltalakedb.snapshot.cache import SnapshotCache
@@ -21,8 +22,8 @@ from deltalakedb.telemetry import span
 from deltalakedb.transaction import change_table
 from deltalakedb.transaction.drop_features import drop_feature
 from deltalakedb.transaction.open import AnyAction, OpenChange, plain_change
-from deltalakedb.transaction.state import TableState
-from deltalakedb.writing import Written, write_append, write_overwrite
+from deltalakedb.transaction.state import TableState, state_of
+from deltalakedb.writing import Written, write_append
 
 if TYPE_CHECKING:
     from deltalakedb.actions import Action
@@ -39,8 +40,12 @@ class Table:
     """A handle on a registered table.
 
     It remembers the version it last saw (opening it, a snapshot of the head, or a commit of its
-    own). A commit starts from that version: what others committed since is checked by Delta's
+    own). New work starts from that version: what others committed since is checked by Delta's
     conflict rules, and `refresh()` moves on.
+
+    Any number of threads may share a handle. Each write is checked from the version that it was
+    planned from, whatever other threads have seen or committed through the handle meanwhile. Only
+    `commit` cannot know what its actions were made from: threads that share a handle pass `base`.
     """
 
     def __init__(
@@ -83,16 +88,8 @@ class Table:
         return self._base().version
 
     def state(self) -> TableState:
-        """What a commit of this handle starts from."""
+        """What new work of this handle starts from."""
         return self._base()
-
-    def start_from(self, version: int) -> None:
-        """Let the next commit start from a version that was seen earlier, elsewhere.
-
-        What others committed since is checked by the conflict rules.
-        """
-        found = resolve(self._store, self._record, version=version)
-        self._state = _state_of(self.table_id, found)
 
     def actions(self, version: int) -> list[Action]:
         """What a version's commit says; VersionNotFoundError for one that has expired."""
@@ -108,9 +105,7 @@ class Table:
 
     def refresh(self) -> int:
         """Look at the newest version; which one it is."""
-        found = resolve(self._store, self._record, known=self._known)
-        self._known, self._state = found.known, _state_of(self.table_id, found)
-        return self._state.version
+        return self._newest().version
 
     def snapshot(
         self, version: int | None = None, *, timestamp: datetime | str | None = None
@@ -184,17 +179,22 @@ class Table:
         read: ReadSet | None = None,
         enforced: Iterable[str] = (),
         replaces_all: bool = False,
+        base: Snapshot | TableState | None = None,
     ) -> Committed:
         """Commit actions as one version, atomically; the version it became.
 
         Independent commits of others are rebased upon; a real conflict raises its class of
-        CommitConflictError and writes nothing. With `expected_version` the commit happens only on
-        top of exactly that version. With `app_txn=(app_id, version)` it happens at most once: a
-        version that is recorded already gives a result with `already_committed`. `read` says what
-        was looked at to make the actions (nothing, unless said), `enforced` which kinds of
-        constraint the caller has checked the data against. `replaces_all` says that every file
-        which is live afterwards fits the metadata of this commit, however that has changed: the
-        commit replaces all files, or goes back to an earlier version.
+        CommitConflictError and writes nothing. `base` is the snapshot that the actions were made
+        from: every commit since is checked. Without it, that is the version this handle last saw,
+        which other threads that use the handle move on.
+
+        With `expected_version` the commit happens only on top of exactly that version. With
+        `app_txn=(app_id, version)` it happens at most once: a version that is recorded already
+        gives a result with `already_committed`. `read` says what was looked at to make the actions
+        (nothing, unless said), `enforced` which kinds of constraint the caller has checked the
+        data against. `replaces_all` says that every file which is live afterwards fits the
+        metadata of this commit, however that has changed: the commit replaces all files, or goes
+        back to an earlier version.
         """
         if (
             operation_parameters is None
@@ -205,8 +205,10 @@ class Table:
             and enforced == ()
             and not replaces_all
         ):
-            return self.commit_change(plain_change(self._record, self._base(), actions, operation))
-        gathered = OpenChange(self._record, self._base())
+            return self.commit_change(
+                plain_change(self._record, self._started_from(base), actions, operation)
+            )
+        gathered = OpenChange(self._record, self._started_from(base))
         gathered.add(
             actions,
             operation=operation,
@@ -221,8 +223,7 @@ class Table:
         )
         if expected_version is not None and expected_version > gathered.base.version:
             # Whoever names a later version has seen it, even if not through this handle.
-            self.refresh()
-            gathered.base = self._base()
+            gathered.base = self._newest()
         if app_txn is not None:
             gathered.use_app_txn(app_txn, self._store.clock.now_ms())
         return self.commit_change(gathered.change())
@@ -274,7 +275,6 @@ class Table:
         """
         written = write_overwrite(
             self.snapshot(),
-            self._base(),
             data,
             where=where,
             storage_options=self._store.storage_options,
@@ -288,7 +288,11 @@ class Table:
         return self.commit_written(written.with_user_metadata(user_metadata), app_txn)
 
     def commit_written(self, written: Written, app_txn: AppTxn | None = None) -> Committed:
-        """Commit what has been staged; it is deleted again where that is refused."""
+        """Commit what has been staged, from the version that it was planned from.
+
+        It is deleted again where that is refused.
+        """
+        assert written.base is not None  # noqa: S101 - only what creates a table has none
         committed: Committed = written.committed_by(
             lambda: self.commit(
                 written.actions,
@@ -299,6 +303,7 @@ class Table:
                 read=written.read,
                 enforced=written.enforced,
                 replaces_all=written.replaces_all,
+                base=written.base,
             )
         )
         if committed.already_committed:
@@ -328,9 +333,9 @@ class Table:
 
         Files are ordered by them when the table is optimised on Spark.
         """
-        domains = self.snapshot().domain_metadata
+        now = self.snapshot()
         return self.commit_change(
-            change_table.cluster_by(self._record, self._base(), columns, domains)
+            change_table.cluster_by(self._record, state_of(now), columns, now.domain_metadata)
         )
 
     def upgrade_protocol(self, *features: str) -> Committed:
@@ -344,8 +349,10 @@ class Table:
 
         Features that readers have to know stay: older versions may need them.
         """
-        domains = self.snapshot().domain_metadata
-        return self.commit_change(drop_feature(self._record, self._base(), domains, name))
+        now = self.snapshot()
+        return self.commit_change(
+            drop_feature(self._record, state_of(now), now.domain_metadata, name)
+        )
 
     def replace(
         self,
@@ -364,7 +371,6 @@ class Table:
         return self.commit_change(
             replacement(
                 self.snapshot(),
-                self._base(),
                 schema,
                 partition_by=partition_by,
                 cluster_by=cluster_by,
@@ -398,11 +404,25 @@ class Table:
         return outcome.committed
 
     def _base(self) -> TableState:
-        if self._state is None:
-            self.refresh()
+        """The version this handle last saw; asked once for each piece of work."""
         state = self._state
-        if state is None:
-            raise CorruptCatalogError(f"Table {self.name!r} has no version")
+        return self._newest() if state is None else state
+
+    def _newest(self) -> TableState:
+        found = resolve(self._store, self._record, known=self._known)
+        state = _state_of(self.table_id, found)
+        self._known, self._state = found.known, state
+        return state
+
+    def _started_from(self, base: Snapshot | TableState | None) -> TableState:
+        if base is None:
+            return self._base()
+        state: object = state_of(base) if isinstance(base, Snapshot) else base
+        if not isinstance(state, TableState) or state.table_id != self.table_id:
+            raise ConfigurationError(
+                f"base={repr(base)[:200]} is no snapshot of table {self.name!r}",
+                fix="Pass what table.snapshot() of the same table gave",
+            )
         return state
 
 

@@ -7,35 +7,30 @@ they are deleted again, unless its outcome is unknown: then they may be part of 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from datetime import UTC, tzinfo
+from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.actions import Action, AddFile, CdcFile, CommitInfo, Metadata, RemoveFile, Txn
-from deltalakedb.actions.clustering import reclustered
+from deltalakedb.actions.arrow import schema_from_any
 from deltalakedb.actions.codec import from_dict
 from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.actions.partition import decode_partition_value, decode_path
-from deltalakedb.actions.properties import TableProperties
-from deltalakedb.actions.schema import physical_name
+from deltalakedb.actions.schema import StructType, physical_name
 from deltalakedb.errors import (
     CommitOutcomeUnknownError,
     ConfigurationError,
     DeltaLakeDbError,
+    InvalidSchemaError,
     UnsupportedFeatureError,
 )
-from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.snapshot.row_filter import row_filter
-from deltalakedb.snapshot.where import parse_where
-from deltalakedb.staging.change_data import ChangeData
 from deltalakedb.staging.constraints import ENFORCED
-from deltalakedb.staging.fit import new_columns
 from deltalakedb.staging.layout import StagePlan
 from deltalakedb.staging.sinks import Sinks
 from deltalakedb.staging.sources import Source, source_of
-from deltalakedb.staging.stage import stage
-from deltalakedb.transaction.attempt import ReadSet
-from deltalakedb.transaction.change_table import add_columns, replace_columns
+from deltalakedb.transaction.change_table import replace_columns, widen_columns
 from deltalakedb.transaction.open import check_app_txn
 from deltalakedb.transaction.rules import validate_commit
 from deltalakedb.transaction.summary import Summary
@@ -43,15 +38,13 @@ from deltalakedb.transaction.summary import Summary
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from deltalakedb.snapshot import Snapshot
     from deltalakedb.snapshot.predicate import Predicate
     from deltalakedb.store import TableRecord
+    from deltalakedb.transaction.attempt import PartitionTest, ReadSet
     from deltalakedb.transaction.change import AppTxn, Change
     from deltalakedb.transaction.state import TableState
 
 
-_Going: TypeAlias = tuple[list[RemoveFile], list[AddFile], list[CdcFile], ReadSet]
-"""Files to remove, files with the rows of them that stay, change data, and what was read."""
 _GENERATION: Final = "delta.generationExpression"
 _ELSEWHERE: Final = "Write it with Delta on Spark, and adopt what that has committed"
 _MADE_BY_WRITERS: Final = {
@@ -63,8 +56,13 @@ _MADE_BY_WRITERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A write that is staged: the actions of its commit, and what they depend on."""
+    """A write that is staged: the actions of its commit, and what they depend on.
 
+    `base` is the version that it was planned from, and so what its commit has to start from; None
+    where it creates the table.
+    """
+
+    base: TableState | None
     actions: tuple[Action, ...]
     parameters: Mapping[str, Any]
     metrics: Mapping[str, Any]
@@ -95,12 +93,15 @@ class Written:
 class RowPlan:
     """How rows will be written: the plan for their files, and what makes the table fit for them.
 
-    Made before any row is looked at, from the columns of the rows and the table's base version.
+    Made before any row is looked at, from the columns of the rows and the version of the table in
+    `base`. Times in `where` that name no zone are in `zone`.
     """
 
     stage: StagePlan
+    base: TableState | None
     control: tuple[Action, ...] = ()
     where: str | None = None
+    zone: tzinfo = UTC
     replaces_schema: bool = False
     enforced: frozenset[str] = ENFORCED
 
@@ -111,7 +112,7 @@ class RowPlan:
 
     def undo(self, adds: Iterable[AddFile | CdcFile]) -> None:
         """Delete files that no commit will name."""
-        _undo(self.stage, adds)
+        unstage(self.stage, adds)
 
 
 def plan_rows(
@@ -124,6 +125,7 @@ def plan_rows(
     overwrite_schema: bool = False,
     partition_by: Sequence[str] | None = None,
     where: Any = None,
+    zone: tzinfo = UTC,
     target_bytes: int | None = None,
     generates: bool = False,
 ) -> RowPlan:
@@ -134,7 +136,6 @@ def plan_rows(
             fix="Replace its schema too (overwrite_schema=True), or leave partition_by out",
         )
     control, metadata = _fitted(
-        table,
         base,
         schema,
         merge_schema=merge_schema,
@@ -151,8 +152,10 @@ def plan_rows(
     plan = stage_plan(table, metadata, storage_options, target_bytes, conditions)
     return RowPlan(
         plan,
+        base,
         control,
         where,
+        zone,
         replaces_schema=overwrite_schema and bool(control),
         enforced=ENFORCED | {"generatedColumns"} if generates else ENFORCED,
     )
@@ -162,49 +165,11 @@ def appended(plan: RowPlan, adds: list[AddFile]) -> Written:
     """The commit that adds rows which are staged."""
     partition_by = dumps(list(plan.metadata.partition_columns))
     return Written(
+        base=plan.base,
         actions=(*plan.control, *adds),
         parameters={"mode": "Append", "partitionBy": partition_by},
         metrics=write_metrics(adds),
         undo=lambda: plan.undo(adds),
-        enforced=plan.enforced,
-    )
-
-
-def overwritten(
-    plan: RowPlan, adds: list[AddFile], snapshot: Snapshot, *, now: int, dynamic: bool = False
-) -> Written:
-    """The commit that puts staged rows in the place of others.
-
-    Those are all rows, those for the plan's condition, or with `dynamic` all of the partitions
-    that the new rows are in.
-    """
-    parameters = {
-        "mode": "Overwrite",
-        "partitionBy": dumps(list(plan.metadata.partition_columns)),
-    }
-    control = plan.control
-    try:
-        removes, kept, changes, read = _going(plan, adds, snapshot, now=now, dynamic=dynamic)
-        if plan.replaces_schema and snapshot.clustering_columns:
-            domains = snapshot.domain_metadata
-            control += reclustered(snapshot.metadata, plan.metadata, domains)
-    except BaseException:
-        plan.undo(adds)
-        raise
-    metrics = {**write_metrics([*kept, *adds]), "numRemovedFiles": str(len(removes))}
-    if changes:
-        metrics["numAddedChangeFiles"] = str(len(changes))
-    if plan.where is not None:
-        parameters["predicate"] = dumps([plan.where])
-    if dynamic:
-        parameters["isDynamicPartitionOverwrite"] = "true"
-    return Written(
-        actions=(*control, *removes, *kept, *adds, *changes),
-        parameters=parameters,
-        metrics=metrics,
-        undo=lambda: plan.undo([*kept, *adds, *changes]),
-        read=read,
-        replaces_all=plan.replaces_schema,
         enforced=plan.enforced,
     )
 
@@ -253,6 +218,7 @@ def write_creation(
     conditions = {} if where is None else {"overwrite where": where}
     plan = RowPlan(
         stage_plan(bare.table, metadata, storage_options, target_bytes, conditions),
+        base=None,
         enforced=enforced,
     )
     txn = () if app_txn is None else (Txn(*check_app_txn(app_txn), now),)
@@ -268,56 +234,10 @@ def write_creation(
     return change, written
 
 
-def write_overwrite(
-    snapshot: Snapshot,
-    base: TableState,
-    data: Any,
-    *,
-    where: Any = None,
-    storage_options: Mapping[str, str],
-    now: int,
-    merge_schema: bool = False,
-    overwrite_schema: bool = False,
-    partition_by: Sequence[str] | None = None,
-    dynamic: bool = False,
-    target_bytes: int | None = None,
-) -> Written:
-    """Stage rows that take the place of all rows, or of those that fulfil a condition."""
-    if where is not None and (overwrite_schema or dynamic):
-        raise both_conditions()
-    source = source_of(data)
-    plan = plan_rows(
-        snapshot.table,
-        base,
-        source.schema,
-        storage_options=storage_options,
-        merge_schema=merge_schema,
-        overwrite_schema=overwrite_schema,
-        partition_by=partition_by,
-        where=where,
-        target_bytes=target_bytes,
-        generates=source.generates,
-    )
-    if where is not None:
-        # What is wrong with the condition is told before anything is written.
-        parse_where(where, plan.metadata.schema, plan.metadata.partition_columns)
-    return overwritten(plan, source.stage(plan.stage), snapshot, now=now, dynamic=dynamic)
-
-
-def both_conditions() -> ConfigurationError:
-    """Of an overwrite that says in two ways which rows go."""
-    return ConfigurationError(
-        "A condition cannot be combined with another schema or with partitions that the rows "
-        "name themselves",
-        fix="Leave `where` out, or the other one",
-    )
-
-
 # --- the rows that come -------------------------------------------------------------------
 
 
 def _fitted(
-    table: TableRecord,
     base: TableState,
     schema: pa.Schema,
     *,
@@ -326,18 +246,30 @@ def _fitted(
     partition_by: Sequence[str] | None = None,
 ) -> tuple[tuple[Action, ...], Metadata]:
     """The actions that make a table fit for columns, and its metadata then."""
-    import pyarrow as pa
-
+    control: tuple[Action, ...] = ()
     if overwrite_schema:
         control = replace_columns(base, schema, partition_by)
-    else:
-        added = new_columns(schema, base.metadata.schema) if merge_schema else []
-        if not added:
-            return (), base.metadata
-        fields = [schema.field(i).with_nullable(nullable=True) for i in added]
-        control = add_columns(table, base, pa.schema(fields)).actions
+    elif merge_schema:
+        control = widen_columns(base, _perhaps_new(schema, base.metadata.schema))
     found = [action for action in control if isinstance(action, Metadata)]
     return (control, found[0]) if found else ((), base.metadata)
+
+
+def _perhaps_new(schema: pa.Schema, known: StructType) -> StructType:
+    """The columns that a table lacks, and those that may have fields inside which it lacks."""
+    import pyarrow as pa
+
+    found = list(
+        schema_from_any(pa.schema([f for f in schema if known.get(f.name) is None])).fields
+    )
+    for column in schema:
+        if known.get(column.name) is not None and pa.types.is_nested(column.type):
+            try:
+                found += schema_from_any(pa.schema([column])).fields
+            except InvalidSchemaError:
+                # Values may fit nevertheless, or it will be said of them why they do not.
+                continue
+    return StructType(tuple(found))
 
 
 def check_generated(table: TableRecord, metadata: Metadata, *, generates: bool = False) -> None:
@@ -369,7 +301,8 @@ def stage_plan(
     return plan if target_bytes is None else replace(plan, target_bytes=target_bytes)
 
 
-def _undo(plan: StagePlan, adds: Iterable[AddFile | CdcFile]) -> None:
+def unstage(plan: StagePlan, adds: Iterable[AddFile | CdcFile]) -> None:
+    """Delete files that no commit will name."""
     Sinks(plan.location, plan.storage_options).delete([decode_path(add.path) for add in adds])
 
 
@@ -384,117 +317,10 @@ def write_metrics(adds: Iterable[AddFile]) -> dict[str, str]:
     }
 
 
-# --- the rows that go ---------------------------------------------------------------------
+# --- listed files --------------------------------------------------------------------------
 
 
-def _going(
-    plan: RowPlan, adds: list[AddFile], snapshot: Snapshot, *, now: int, dynamic: bool
-) -> _Going:
-    """What goes, and what was read for it."""
-    if dynamic and snapshot.partition_columns:
-        named = {_partition(add.partition_values) for add in adds}
-
-        def in_them(values: Mapping[str, str | None]) -> bool:
-            return _partition(values) in named
-
-        rows = rows_of_files(snapshot.files(columns=COLUMNS))
-        rows = [row for row in rows if in_them(json.loads(row["partition_values"]))]
-        read = ReadSet(partitions=in_them, files=frozenset(row["path"] for row in rows))
-        return [remove_of(row, now) for row in rows], [], [], read
-    if plan.where is None:
-        rows = rows_of_files(snapshot.files(columns=COLUMNS))
-        return [remove_of(row, now) for row in rows], [], [], ReadSet(whole_table=True)
-    metadata = plan.metadata
-    predicate = parse_where(plan.where, metadata.schema, metadata.partition_columns)
-    return _replaced(snapshot, predicate, plan.stage, adds, now)
-
-
-def _partition(values: Mapping[str, str | None]) -> tuple[tuple[str, str | None], ...]:
-    return tuple(sorted(values.items()))
-
-
-def _replaced(
-    snapshot: Snapshot, predicate: Predicate, plan: StagePlan, adds: list[AddFile], now: int
-) -> _Going:
-    found = snapshot.files(where=predicate, columns=COLUMNS)
-    candidates = rows_of_files(found)
-    test = partition_test(predicate, snapshot.metadata)
-    if test is not None:
-        removed = [row for row in candidates if test(json.loads(row["partition_values"]))]
-        read = ReadSet(partitions=test, files=frozenset(row["path"] for row in removed))
-        return [remove_of(row, now) for row in removed], [], [], read
-    removes: list[RemoveFile] = []
-    kept: list[AddFile] = []
-    changes: list[CdcFile] = []
-    rest = replace(plan, conditions={}, enforce=False)
-    feed = TableProperties(snapshot.properties).enable_change_data_feed
-    told = ChangeData(plan) if feed else None
-    try:
-        for position, row in enumerate(candidates):
-            rows = _rows_of(snapshot, found.slice(position, 1))
-            staying = rows.filter(_not_true(predicate))
-            if staying.num_rows == rows.num_rows:
-                continue
-            removes.append(remove_of(row, now))
-            if staying.num_rows:
-                kept += stage(rest, staying.to_batches())
-            if told is not None:
-                going = rows.filter(row_filter(predicate))
-                told.write(going.to_batches(), "delete")
-        # Of whole files the log itself says what has changed.
-        if told is not None and kept:
-            told.write(_staged_rows(plan, adds), "insert")
-            changes = told.finish()
-        elif told is not None:
-            told.drop()
-    except BaseException:
-        _undo(plan, kept)
-        if told is not None:
-            told.give_up()
-        raise
-    files = frozenset(row["path"] for row in candidates)
-    return removes, kept, changes, ReadSet(partitions=lambda _: True, files=files)
-
-
-def _staged_rows(plan: StagePlan, adds: Iterable[AddFile]) -> Iterator[pa.RecordBatch]:
-    """The rows of files that have just been written."""
-    from deltalakedb.snapshot.added_files import files_of_adds
-    from deltalakedb.snapshot.dataset import open_dataset
-
-    metadata = plan.metadata
-    rows: Iterator[pa.RecordBatch] = open_dataset(
-        files_of_adds(adds, 0),
-        location=plan.location,
-        schema=metadata.schema,
-        partition_columns=metadata.partition_columns,
-        column_mapping_mode=TableProperties(metadata.configuration).column_mapping_mode,
-        storage_options=plan.storage_options,
-    ).to_batches()
-    return rows
-
-
-def _rows_of(snapshot: Snapshot, file: pa.Table) -> pa.Table:
-    from deltalakedb.snapshot.dataset import open_dataset
-
-    return open_dataset(
-        file,
-        location=snapshot.table.location,
-        schema=snapshot.schema,
-        partition_columns=snapshot.partition_columns,
-        column_mapping_mode=TableProperties(snapshot.properties).column_mapping_mode,
-        storage_options=snapshot.storage_options,
-    ).to_table()
-
-
-def _not_true(predicate: Predicate) -> Any:
-    import pyarrow.compute as pc
-
-    return ~pc.coalesce(row_filter(predicate), pc.scalar(False))  # noqa: FBT003
-
-
-def partition_test(
-    predicate: Predicate, metadata: Metadata
-) -> Callable[[Mapping[str, str | None]], bool] | None:
+def partition_test(predicate: Predicate, metadata: Metadata) -> PartitionTest | None:
     """Whether a file of a partition has only rows for the condition; None where rows differ."""
     from deltalakedb.snapshot.predicate import columns_of
 
@@ -519,6 +345,19 @@ def partition_test(
         return bool(pa.table(arrays).filter(expression).num_rows)
 
     return test
+
+
+def chosen_rows(files: pa.Table, test: PartitionTest) -> list[dict[str, Any]]:
+    """Those of listed files whose partition values pass a test; it is asked once for each."""
+    import pyarrow as pa
+
+    known: dict[str, bool] = {}
+    mask = []
+    for text in files["partition_values"].to_pylist():
+        if text not in known:
+            known[text] = test(json.loads(text))
+        mask.append(known[text])
+    return rows_of_files(files.filter(pa.array(mask, pa.bool_())))
 
 
 def rows_of_files(files: pa.Table) -> list[dict[str, Any]]:

@@ -29,6 +29,7 @@ from deltalakedb.staging.layout import StagePlan
 from deltalakedb.staging.sinks import Sinks
 from deltalakedb.staging.stage import stage
 from deltalakedb.transaction.attempt import ReadSet
+from deltalakedb.transaction.state import state_of
 from deltalakedb.writing import Written, partition_test, remove_of, rows_of_files, stage_plan
 
 if TYPE_CHECKING:
@@ -241,6 +242,7 @@ def commit_optimize(
     }
     committed = table.commit_written(
         Written(
+            base=state_of(snapshot),
             actions=(*removes, *adds),
             parameters={
                 "predicate": dumps([] if where is None else [where]),

@@ -112,6 +112,7 @@ def restore(
             "removedFilesSize": str(told.bytes_removed),
             "restoredFilesSize": str(told.bytes_restored),
         },
+        base=now,
         read=ReadSet(whole_table=True),
         # Files that stay were there then, too.
         replaces_all=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from deltalakedb.actions import AddFile
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def files_of_adds(adds: Iterable[AddFile], version: int) -> pa.Table:
-    """The files that actions add, sorted by path."""
+def files_of_adds(
+    adds: Iterable[AddFile], version: int, columns: Sequence[str] = DEFAULT_COLUMNS
+) -> pa.Table:
+    """The files that actions add, sorted by path; `columns` are some of `listing.COLUMNS`."""
     import pyarrow as pa
 
     rows = []
@@ -32,6 +34,12 @@ def files_of_adds(adds: Iterable[AddFile], version: int) -> pa.Table:
                 "partition_values": dumps(dict(add.partition_values)),
                 "stats": add.stats,
                 "deletion_vector": None if vector is None else dumps(vector),
+                "tags": None if add.tags is None else dumps(dict(add.tags)),
+                "base_row_id": add.base_row_id,
+                "default_row_commit_version": add.default_row_commit_version,
+                "data_change": add.data_change,
+                "clustering_provider": add.clustering_provider,
+                "extra": dumps(dict(add.extra)) if add.extra else None,
             }
         )
-    return pa.Table.from_pylist(rows, schema=schema_of(DEFAULT_COLUMNS))
+    return pa.Table.from_pylist(rows, schema=schema_of(columns))

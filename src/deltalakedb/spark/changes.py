@@ -39,12 +39,14 @@ from deltalakedb.staging.constraints import ENFORCED
 from deltalakedb.staging.sinks import Sinks
 from deltalakedb.staging.vectors import encode_rows, write_vectors
 from deltalakedb.transaction.attempt import ReadSet
+from deltalakedb.transaction.state import state_of
 from deltalakedb.writing import Written, check_generated, remove_of, rows_of_files, stage_plan
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from deltalakedb.snapshot import Snapshot
     from deltalakedb.snapshot.predicate import Predicate
     from deltalakedb.table import Table
     from deltalakedb.transaction.change import Committed
@@ -89,20 +91,19 @@ class Parts:
         return (*self.control, *self.removes, *self.marked, *self.adds, *self.changes)
 
 
-class RowChange:
-    """One change of the rows of one table, from the snapshot that it begins with."""
+class RowEdit:
+    """A change of the rows of a snapshot: what its files become."""
 
-    def __init__(self, spark: SparkSession, table: Table) -> None:
+    def __init__(self, spark: SparkSession, snapshot: Snapshot, now: int) -> None:
         self.spark = spark
-        self.table = table
-        self.snapshot = table.snapshot()
+        self.snapshot = snapshot
         self.metadata = self.snapshot.metadata
         properties = TableProperties(self.snapshot.properties)
         self.with_vectors = properties.enable_deletion_vectors
         self.change_data = properties.enable_change_data_feed
         self._row_tracking = properties.enable_row_tracking
         self._location = self.snapshot.table.location
-        self._now = table.now_ms()
+        self._now = now
         self._began = time.monotonic()
         self.parts = Parts()
 
@@ -150,7 +151,7 @@ class RowChange:
         """Write what becomes of the rows of several frames, in one job."""
         if self._row_tracking and not self.with_vectors:
             raise UnsupportedFeatureError(
-                f"Rows of table {self.table.name!r} cannot be rewritten",
+                f"Rows of table {self.snapshot.table.name!r} cannot be rewritten",
                 why="It tracks rows, and rows that move to another file would lose their ids",
                 fix="Switch deletion vectors on (delta.enableDeletionVectors), or row tracking off",
             )
@@ -220,7 +221,37 @@ class RowChange:
             found.setdefault(one.file, []).append(parse_bitmap(bytes(one.rows)).numbers())
         return {name: pa.concat_arrays(parts) for name, parts in found.items()}
 
-    # --- committing ------------------------------------------------------------------------
+    def undo(self) -> None:
+        """Delete what was written; what cannot be deleted is left to vacuum."""
+        Sinks(self._location, self.snapshot.storage_options).delete(self.parts.keys)
+
+    def _vector_metrics(self) -> dict[str, str]:
+        if not self.with_vectors:
+            return {}
+        before = sum(remove.deletion_vector is not None for remove in self.parts.removes)
+        marked = {add.path for add in self.parts.marked}
+        updated = sum(
+            remove.deletion_vector is not None and remove.path in marked
+            for remove in self.parts.removes
+        )
+        return {
+            "numDeletionVectorsAdded": str(len(marked)),
+            "numDeletionVectorsRemoved": str(before),
+            "numDeletionVectorsUpdated": str(updated),
+        }
+
+
+class RowChange(RowEdit):
+    """The same for a table as it is now, committed as one version.
+
+    The commit starts from the snapshot that the change began with: what others have committed
+    since is checked, whatever the handle has seen of it.
+    """
+
+    def __init__(self, spark: SparkSession, table: Table) -> None:
+        super().__init__(spark, table.snapshot(), table.now_ms())
+        self.table = table
+        self.base = state_of(self.snapshot)
 
     def commit(
         self,
@@ -248,6 +279,7 @@ class RowChange:
         }
         return self.table.commit_written(
             Written(
+                base=self.base,
                 actions=parts.actions,
                 parameters=parameters,
                 metrics=told,
@@ -257,25 +289,6 @@ class RowChange:
                 enforced=ENFORCED | {"generatedColumns"},
             )
         )
-
-    def undo(self) -> None:
-        """Delete what was written; what cannot be deleted is left to vacuum."""
-        Sinks(self._location, self.snapshot.storage_options).delete(self.parts.keys)
-
-    def _vector_metrics(self) -> dict[str, str]:
-        if not self.with_vectors:
-            return {}
-        before = sum(remove.deletion_vector is not None for remove in self.parts.removes)
-        marked = {add.path for add in self.parts.marked}
-        updated = sum(
-            remove.deletion_vector is not None and remove.path in marked
-            for remove in self.parts.removes
-        )
-        return {
-            "numDeletionVectorsAdded": str(len(marked)),
-            "numDeletionVectorsRemoved": str(before),
-            "numDeletionVectorsUpdated": str(updated),
-        }
 
 
 def emit(

@@ -12,6 +12,7 @@ from deltalakedb.spark.assignments import Assignments
 from deltalakedb.spark.changes import (
     Emitted,
     RowChange,
+    RowEdit,
     Touched,
     columns_named,
     has_counts,
@@ -63,6 +64,17 @@ def delete(spark: SparkSession, table: Table, condition: Any = None) -> Committe
     )
 
 
+def take_out(change: RowEdit, condition: Any) -> ReadSet:
+    """Take the rows for which a condition is true out of a snapshot; what was read for it."""
+    found = _found(change, condition)
+    if found.exactly:
+        change.remove(rows_of_files(found.files))
+    else:
+        touched, numbers = _touched(change, found, condition)
+        _delete_rows(change, touched, numbers, holds(condition))
+    return found.read
+
+
 def update(
     spark: SparkSession, table: Table, condition: Any, assignments: Mapping[str, Any]
 ) -> Committed | None:
@@ -103,7 +115,7 @@ class _Found:
     parameters: Mapping[str, Any]
 
 
-def _found(change: RowChange, condition: Any) -> _Found:
+def _found(change: RowEdit, condition: Any) -> _Found:
     if condition is None:
         files = change.find(None)
         return _Found(files, exactly=True, read=ReadSet(whole_table=True), parameters=_shown(None))
@@ -142,7 +154,7 @@ def _shown(condition: str | None) -> Mapping[str, Any]:
     return {"predicate": dumps([] if condition is None else [condition])}
 
 
-def _touched(change: RowChange, found: _Found, condition: Any) -> tuple[Touched, dict[str, Any]]:
+def _touched(change: RowEdit, found: _Found, condition: Any) -> tuple[Touched, dict[str, Any]]:
     """The files that do have such rows; with deletion vectors, which rows they are."""
     frame = change.rows(found.files).where(as_column(condition))
     if change.with_vectors:
@@ -153,7 +165,7 @@ def _touched(change: RowChange, found: _Found, condition: Any) -> tuple[Touched,
 
 
 def _delete_rows(
-    change: RowChange, touched: Touched, numbers: Mapping[str, Any], matches: Any
+    change: RowEdit, touched: Touched, numbers: Mapping[str, Any], matches: Any
 ) -> None:
     if not touched.rows:
         return

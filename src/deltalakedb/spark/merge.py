@@ -164,7 +164,7 @@ class _Merge:
                 named |= {_last(name).lower() for name in clause.assignments}
         given = schema_from_any(source.schema).fields
         used = StructType(tuple(field for field in given if field.name.lower() in named))
-        control = widen_columns(change.table.state(), used)
+        control = widen_columns(change.base, used)
         if control:
             change.parts.control = control
             change.metadata = next(one for one in control if isinstance(one, Metadata))

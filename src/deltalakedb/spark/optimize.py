@@ -27,7 +27,6 @@ from deltalakedb.maintenance.compaction import (
     commit_optimize,
     compact,
     compact_bin,
-    delete_files,
     files_to_optimize,
 )
 from deltalakedb.spark.scan import quoted, scan_files
@@ -97,19 +96,15 @@ def z_order(
 ) -> Compaction:
     """Write all rows anew, so that rows which are alike in these columns share files."""
     snapshot = table.snapshot()
-    names = _checked(table, columns)
+    names = _checked(snapshot, columns)
     files = files_to_optimize(snapshot, where)
     rows = rows_of_files(files)
     if not rows:
         return Compaction(table.name, None, 0, 0, 0, 0, 0, 0)
     adds = _ordered(spark, snapshot, files, [(name,) for name in names], target_bytes)
-    try:
-        return commit_optimize(
-            table, snapshot, rows, adds, considered=len(rows), where=where, columns=names
-        )
-    except DeltaLakeDbError:
-        delete_files(snapshot, adds)
-        raise
+    return commit_optimize(
+        table, snapshot, rows, adds, considered=len(rows), where=where, columns=names
+    )
 
 
 def _ordered(
@@ -162,20 +157,16 @@ def cluster(
         replace(add, clustering_provider=_PROVIDER, tags={**tags, "ZCUBE_ZORDER_CURVE": "zorder"})
         for add in _ordered(spark, snapshot, files, paths, target_bytes)
     ]
-    try:
-        return commit_optimize(
-            table,
-            snapshot,
-            rows,
-            adds,
-            considered=found.num_rows,
-            where=None,
-            columns=(),
-            clustered_by=names,
-        )
-    except DeltaLakeDbError:
-        delete_files(snapshot, adds)
-        raise
+    return commit_optimize(
+        table,
+        snapshot,
+        rows,
+        adds,
+        considered=found.num_rows,
+        where=None,
+        columns=(),
+        clustered_by=names,
+    )
 
 
 def _unordered(rows: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:
@@ -195,15 +186,14 @@ def _unordered(rows: list[dict[str, Any]], names: list[str]) -> list[dict[str, A
     return [] if alone else [row for files in small for row in files]
 
 
-def _checked(table: Table, columns: Sequence[str]) -> list[str]:
-    snapshot = table.snapshot()
+def _checked(snapshot: Snapshot, columns: Sequence[str]) -> list[str]:
     partitions = {name.lower() for name in snapshot.partition_columns}
     names = []
     for given in columns:
         field = snapshot.schema.get(given)
         if field is None or given.lower() in partitions:
             raise ConfigurationError(
-                f"Table {table.name!r} cannot be ordered by {given!r}",
+                f"Table {snapshot.table.name!r} cannot be ordered by {given!r}",
                 why="It has no such column" if field is None else "It is a partition column",
                 fix=f"Its columns are: {', '.join(snapshot.schema.names)}",
             )

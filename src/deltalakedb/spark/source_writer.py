@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -24,11 +24,13 @@ from pyspark.sql.types import StructType
 
 from deltalakedb.actions import AddFile
 from deltalakedb.errors import ConfigurationError, DeltaLakeDbError, TableNotFoundError
+from deltalakedb.overwriting import check_overwrite, overwritten
 from deltalakedb.spark.sending import receive_add, send_add
 from deltalakedb.spark.source_options import SourceOptions, check_partitions, columns_of
 from deltalakedb.staging.stage import stage
 from deltalakedb.storage import normalise_location, open_storage
-from deltalakedb.writing import RowPlan, appended, both_conditions, overwritten, plan_rows
+from deltalakedb.transaction.state import state_of
+from deltalakedb.writing import RowPlan, appended, plan_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,11 +68,18 @@ class Target:
 
         where, dynamic = given.replaced(overwrite=overwrite)
         overwrite_schema = overwrite and given.flag("overwriteSchema")
-        if where is not None and (overwrite_schema or dynamic):
-            raise both_conditions()
+        # What is wrong whatever the table is like is told before one is created.
+        check_overwrite((), where=where, overwrite_schema=overwrite_schema, dynamic=dynamic)
         with given.open() as lake:
             table = _found_or_created(lake, given, schema, repartition=overwrite_schema)
             state = table.state()
+            if overwrite:
+                check_overwrite(
+                    state.metadata.partition_columns,
+                    where=where,
+                    overwrite_schema=overwrite_schema,
+                    dynamic=dynamic,
+                )
             plan = plan_rows(
                 table.record,
                 state,
@@ -99,18 +108,13 @@ class Target:
         base = self.version if version is None else version
         with self.given.open() as lake:
             table = lake.table(self.given.table)
+            snapshot = table.snapshot(base)
+            plan = replace(self.plan, base=state_of(snapshot))
             if self.overwrite:
-                table.start_from(base)
-                written = overwritten(
-                    self.plan,
-                    adds,
-                    table.snapshot(base),
-                    now=table.now_ms(),
-                    dynamic=self.dynamic,
-                )
+                now = table.now_ms()
+                written = overwritten(plan, adds, snapshot, now=now, dynamic=self.dynamic)
             else:
-                table.start_from(base)
-                written = appended(self.plan, adds)
+                written = appended(plan, adds)
             noted = written.with_user_metadata(self.given.text("userMetadata"))
             table.commit_written(noted, app_txn)
 

@@ -10,16 +10,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from deltalakedb.actions import AddFile, CdcFile
 from deltalakedb.actions.partition import decode_path
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.actions.values import CHANGE_TYPE
-from deltalakedb.errors import ConstraintViolatedError, DeltaLakeDbError
+from deltalakedb.errors import ConfigurationError, ConstraintViolatedError, DeltaLakeDbError
 from deltalakedb.spark.generated import filled, generated_conditions
 from deltalakedb.spark.native import stage_natively
 from deltalakedb.spark.native_format import install
+from deltalakedb.spark.scan import session_zone
 from deltalakedb.spark.sending import receive_add, receive_error, send_add, send_error
 from deltalakedb.staging.change_data import cdc_files, change_data_plan
 from deltalakedb.staging.constraints import invariants
@@ -31,6 +33,10 @@ from deltalakedb.staging.stage import Stager, stage
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+    from deltalakedb.overwriting import Take
+    from deltalakedb.snapshot import Snapshot
+    from deltalakedb.writing import RowPlan
 
 _BROKEN: Final = "deltalakedb:constraint:"
 _Write: TypeAlias = Callable[[Iterable[Any]], tuple[list[AddFile], list[AddFile]]]
@@ -49,6 +55,24 @@ class FrameSource:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         return to_arrow_schema(self.frame.schema, timezone="UTC")
+
+    def zone(self) -> tzinfo:
+        """The time zone of the session."""
+        found = session_zone(self.frame.sparkSession)
+        if found is None:
+            raise ConfigurationError(
+                "The time zone of the session is not known here",
+                fix="Set spark.sql.session.timeZone to a name such as Europe/Berlin, or to UTC",
+            )
+        return found
+
+    def replacing(self, snapshot: Snapshot, plan: RowPlan, now: int) -> Take | None:
+        """Spark takes out what these rows replace; not through Connect, where it cannot scan."""
+        from deltalakedb.spark.replace_where import replacing
+
+        if getattr(self.frame, "_jdf", None) is None:
+            return None
+        return replacing(self.frame.sparkSession, snapshot, plan, now)
 
     def stage(self, plan: StagePlan) -> list[AddFile]:
         """Write the rows where they are."""

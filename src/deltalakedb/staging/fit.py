@@ -82,12 +82,6 @@ def fit(incoming: pa.Schema, schema: StructType, *, table: str) -> Fit:
     return Fit(nullable(schema_to_arrow(schema)), columns)
 
 
-def new_columns(incoming: pa.Schema, schema: StructType) -> list[int]:
-    """The positions of incoming columns that the table does not have."""
-    known = {name.lower() for name in schema.names}
-    return [i for i, name in enumerate(incoming.names) if name.lower() not in known]
-
-
 def _positions(incoming: pa.Schema, table: str) -> dict[str, int]:
     names: dict[str, int] = {}
     for position, name in enumerate(incoming.names):
@@ -160,7 +154,7 @@ def _struct(source: pa.DataType, target: StructType, column: str) -> Convert:
         extra = ", ".join(f"{column}.{source.field(i).name}" for i in names.values())
         raise SchemaMismatchError(
             f"The data has a field that the table does not have: {extra}",
-            fix="Leave it out, or add it to the table",
+            fix="Leave it out, or pass merge_schema=True to add it to the table",
         )
     # Loose at every depth: that is how the fields inside come back.
     wanted = _loose_type(type_to_arrow(target), ids=False)

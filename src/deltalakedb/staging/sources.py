@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, tzinfo
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -32,6 +33,10 @@ class Source(Protocol):
         """The columns."""
         ...
 
+    def zone(self) -> tzinfo:
+        """The time zone of times that name none, in conditions that the rows are checked by."""
+        ...
+
     def stage(self, plan: StagePlan) -> list[AddFile]:
         """Write the rows as data files of a table."""
         ...
@@ -44,6 +49,10 @@ class ArrowSource:
     generates: ClassVar[bool] = False
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
+
+    def zone(self) -> tzinfo:
+        """UTC, as everywhere outside of Spark."""
+        return UTC
 
     def stage(self, plan: StagePlan) -> list[AddFile]:
         """Write the batches one after the other."""

@@ -248,16 +248,20 @@ def _widened(struct: StructType, other: StructType) -> StructType:
         else replace(field, type=_widened_type(field.type, more.type))
         for field in struct.fields
     ]
-    new = [f for f in other.fields if struct.get(f.name) is None]
-    added = [StructField(f.name, _loose(f.type)) for f in new]
+    added = [_added(f) for f in other.fields if struct.get(f.name) is None]
     return replace(struct, fields=(*fields, *added))
+
+
+def _added(field: StructField) -> StructField:
+    """A field as a table gets it from rows; what Delta keeps with it belongs to another table."""
+    own = {key: value for key, value in field.metadata.items() if not key.startswith("delta.")}
+    return StructField(field.name, _loose(field.type), metadata=own)
 
 
 def _loose(kind: DataType) -> DataType:
     """The type with nulls allowed everywhere: rows at hand do not speak for those to come."""
     if isinstance(kind, StructType):
-        fields = (replace(f, type=_loose(f.type), nullable=True) for f in kind.fields)
-        return replace(kind, fields=tuple(fields))
+        return replace(kind, fields=tuple(map(_added, kind.fields)))
     if isinstance(kind, ArrayType):
         return replace(kind, element_type=_loose(kind.element_type), contains_null=True)
     if isinstance(kind, MapType):

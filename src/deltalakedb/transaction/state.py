@@ -9,6 +9,7 @@ from deltalakedb.errors import CorruptCatalogError
 from deltalakedb.store import Counts
 
 if TYPE_CHECKING:
+    from deltalakedb.snapshot import Snapshot
     from deltalakedb.store import Store
     from deltalakedb.store.dialect import Session
 
@@ -41,6 +42,18 @@ class TableState(NamedTuple):
             protocol or self.protocol,
             counts,
         )
+
+
+def state_of(snapshot: Snapshot) -> TableState:
+    """What a commit of work that was planned from a snapshot starts from."""
+    return TableState(
+        snapshot.table.table_id,
+        snapshot.version,
+        snapshot.committed_at,
+        snapshot.metadata,
+        snapshot.protocol,
+        snapshot.counts,
+    )
 
 
 def load_state(store: Store, session: Session, table_id: str, version: int) -> TableState:

@@ -1,0 +1,387 @@
+"""Rows take the place of others: which files go, what stays of them, and what was read for it.
+
+All rows go, or those for a condition, or those of the partitions that the new rows are in. New rows
+are staged first. What goes is found in the snapshot that the write was planned from, and the commit
+starts from there: whoever changes these rows meanwhile makes it fail.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+
+from deltalakedb.actions import AddFile, CdcFile, RemoveFile
+from deltalakedb.actions.clustering import reclustered
+from deltalakedb.actions.datatypes import BINARY, BOOLEAN, DOUBLE, FLOAT, StructField
+from deltalakedb.actions.jsonvalue import dumps
+from deltalakedb.actions.partition import decode_partition_value
+from deltalakedb.actions.properties import TableProperties
+from deltalakedb.actions.schema import physical_name
+from deltalakedb.errors import ConfigurationError, UnsupportedFeatureError
+from deltalakedb.snapshot.listing import COLUMNS
+from deltalakedb.snapshot.predicate import (
+    Column,
+    Null,
+    Predicate,
+    conjunction,
+    disjunction,
+    one_of,
+)
+from deltalakedb.snapshot.row_filter import row_filter
+from deltalakedb.snapshot.where import parse_where
+from deltalakedb.staging.change_data import ChangeData
+from deltalakedb.staging.layout import StagePlan
+from deltalakedb.staging.sources import source_of
+from deltalakedb.staging.stage import stage
+from deltalakedb.transaction.attempt import ReadSet
+from deltalakedb.transaction.state import state_of
+from deltalakedb.writing import (
+    RowPlan,
+    Written,
+    chosen_rows,
+    partition_test,
+    plan_rows,
+    remove_of,
+    rows_of_files,
+    unstage,
+    write_metrics,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from deltalakedb.snapshot import Snapshot
+    from deltalakedb.snapshot.dataset import SnapshotDataset
+
+
+@dataclass(frozen=True, slots=True)
+class Going:
+    """What becomes of the files that have rows which go; `undo` deletes what was written for it."""
+
+    removes: list[RemoveFile]
+    read: ReadSet
+    kept: list[AddFile] = field(default_factory=list)
+    """New files, with the rows that stay of removed ones."""
+    marked: list[AddFile] = field(default_factory=list)
+    """Files that stay, with more rows that their deletion vectors hide."""
+    changes: list[CdcFile] = field(default_factory=list)
+    undo: Callable[[], None] = field(default=lambda: None, repr=False)
+
+
+Take: TypeAlias = Callable[[list[AddFile]], Going]
+"""Takes the rows for a condition out of a table, once the files of the new rows are known."""
+
+
+@runtime_checkable
+class Replaces(Protocol):
+    """A source of rows that has a way of its own to take out those whose place they take."""
+
+    def replacing(self, snapshot: Snapshot, plan: RowPlan, now: int) -> Take | None:
+        """Refuse a condition that is wrong, before anything is written; None to do without."""
+        ...
+
+
+def write_overwrite(
+    snapshot: Snapshot,
+    data: Any,
+    *,
+    where: Any = None,
+    storage_options: Mapping[str, str],
+    now: int,
+    merge_schema: bool = False,
+    overwrite_schema: bool = False,
+    partition_by: Sequence[str] | None = None,
+    dynamic: bool = False,
+    target_bytes: int | None = None,
+) -> Written:
+    """Stage rows that take the place of all rows, or of those that fulfil a condition."""
+    check_overwrite(
+        snapshot.partition_columns, where=where, overwrite_schema=overwrite_schema, dynamic=dynamic
+    )
+    source = source_of(data)
+    plan = plan_rows(
+        snapshot.table,
+        state_of(snapshot),
+        source.schema,
+        storage_options=storage_options,
+        merge_schema=merge_schema,
+        overwrite_schema=overwrite_schema,
+        partition_by=partition_by,
+        where=where,
+        target_bytes=target_bytes,
+        generates=source.generates,
+    )
+    take: Take | None = None
+    if where is not None:
+        # What is wrong with the condition is told before anything is written.
+        if isinstance(source, Replaces):
+            take = source.replacing(snapshot, plan, now)
+        if take is None:
+            plan = replace(plan, zone=source.zone())
+            _condition(plan)
+    adds = source.stage(plan.stage)
+    return overwritten(plan, adds, snapshot, now=now, dynamic=dynamic, take=take)
+
+
+def check_overwrite(
+    partition_columns: Sequence[str], *, where: Any, overwrite_schema: bool, dynamic: bool
+) -> None:
+    """Refuse an overwrite that says in two ways which rows go, or keeps rows that cannot stay."""
+    if where is not None and (overwrite_schema or dynamic):
+        raise ConfigurationError(
+            "A condition cannot be combined with another schema or with partitions that the rows "
+            "name themselves",
+            fix="Leave `where` out, or the other one",
+        )
+    if overwrite_schema and dynamic and partition_columns:
+        raise ConfigurationError(
+            "The schema cannot be overwritten by a dynamic overwrite of partitions",
+            why="The partitions that stay have rows of the schema that is there now",
+            fix="Overwrite the whole table (dynamic=False, or partitionOverwriteMode=static), or "
+            "leave overwrite_schema out; merge_schema adds columns",
+        )
+
+
+def overwritten(
+    plan: RowPlan,
+    adds: list[AddFile],
+    snapshot: Snapshot,
+    *,
+    now: int,
+    dynamic: bool = False,
+    take: Take | None = None,
+) -> Written:
+    """The commit that puts staged rows in the place of others.
+
+    Those are all rows, those for the plan's condition, or with `dynamic` all of the partitions
+    that the new rows are in.
+    """
+    parameters = {
+        "mode": "Overwrite",
+        "partitionBy": dumps(list(plan.metadata.partition_columns)),
+    }
+    control = plan.control
+    going: Going | None = None
+    try:
+        going = _going(plan, adds, snapshot, now=now, dynamic=dynamic, take=take)
+        if plan.replaces_schema and snapshot.clustering_columns:
+            domains = snapshot.domain_metadata
+            control += reclustered(snapshot.metadata, plan.metadata, domains)
+    except BaseException:
+        plan.undo(adds)
+        if going is not None:
+            going.undo()
+        raise
+    removed = len(going.removes) - len(going.marked)
+    metrics = {**write_metrics([*going.kept, *adds]), "numRemovedFiles": str(removed)}
+    if going.changes:
+        metrics["numAddedChangeFiles"] = str(len(going.changes))
+    if going.marked:
+        metrics["numDeletionVectorsAdded"] = str(len(going.marked))
+    if plan.where is not None:
+        parameters["predicate"] = dumps([plan.where])
+    if dynamic:
+        parameters["isDynamicPartitionOverwrite"] = "true"
+    undo_going = going.undo
+
+    def undo() -> None:
+        plan.undo(adds)
+        undo_going()
+
+    return Written(
+        base=plan.base,
+        actions=(*control, *going.removes, *going.marked, *going.kept, *adds, *going.changes),
+        parameters=parameters,
+        metrics=metrics,
+        undo=undo,
+        read=going.read,
+        # Files that stay have the schema of before.
+        replaces_all=plan.replaces_schema and len(going.removes) == snapshot.num_files,
+        enforced=plan.enforced,
+    )
+
+
+def _going(
+    plan: RowPlan,
+    adds: list[AddFile],
+    snapshot: Snapshot,
+    *,
+    now: int,
+    dynamic: bool,
+    take: Take | None,
+) -> Going:
+    """What goes, and what was read for it."""
+    if dynamic and snapshot.partition_columns:
+        return _partitions_go(adds, snapshot, now)
+    if plan.where is None:
+        rows = rows_of_files(snapshot.files(columns=COLUMNS))
+        return Going([remove_of(row, now) for row in rows], ReadSet(whole_table=True))
+    return _rows_go(plan, adds, snapshot, now) if take is None else take(adds)
+
+
+# --- partitions ---------------------------------------------------------------------------
+
+
+def _partitions_go(adds: list[AddFile], snapshot: Snapshot, now: int) -> Going:
+    """The files of the partitions that new files are in, however a log writes their values."""
+    columns = [snapshot.schema.field(name) for name in snapshot.partition_columns]
+
+    def values_of(values: Mapping[str, str | None]) -> tuple[Any, ...]:
+        return tuple(_comparable(column, values.get(physical_name(column))) for column in columns)
+
+    named = {values_of(add.partition_values) for add in adds}
+
+    def in_them(values: Mapping[str, str | None]) -> bool:
+        return values_of(values) in named
+
+    among = conjunction(
+        _among(column, {values[i] for values in named}) for i, column in enumerate(columns)
+    )
+    rows = chosen_rows(snapshot.files(where=among, columns=COLUMNS), in_them)
+    read = ReadSet(partitions=in_them, files=frozenset(row["path"] for row in rows))
+    return Going([remove_of(row, now) for row in rows], read)
+
+
+def _comparable(column: StructField, text: str | None) -> Any:
+    """A partition value that is equal to itself; None for null."""
+    value = decode_partition_value(text, column.type)
+    return "NaN" if isinstance(value, float) and math.isnan(value) else value
+
+
+def _among(field: StructField, values: set[Any]) -> Predicate:
+    """That a partition column has one of the values, as far as the catalog can tell."""
+    column = Column((field.name,), (physical_name(field),), field.type, is_partition=True)
+    known = values - {None}
+    some = one_of(column, known)
+    if field.type in (FLOAT, DOUBLE) and not all(v != "NaN" and math.isfinite(v) for v in known):
+        # Conditions name finite numbers only.
+        some = Null(column, negated=True)
+    elif known and (field.type == BINARY or (field.type == BOOLEAN and len(known) > 1)):
+        some = Null(column, negated=True)
+    return disjunction([some, Null(column)] if None in values else [some])
+
+
+# --- rows ---------------------------------------------------------------------------------
+
+
+def _condition(plan: RowPlan) -> Predicate:
+    metadata = plan.metadata
+    return parse_where(plan.where, metadata.schema, metadata.partition_columns, zone=plan.zone)
+
+
+def as_planned(snapshot: Snapshot, plan: RowPlan) -> Snapshot:
+    """The snapshot with the columns that the write adds, which are null in all its rows."""
+    return replace(snapshot, metadata=plan.metadata)
+
+
+def _rows_go(plan: RowPlan, adds: list[AddFile], snapshot: Snapshot, now: int) -> Going:
+    """The rows for a condition; what stays of their files is written anew, here."""
+    predicate = _condition(plan)
+    snapshot = as_planned(snapshot, plan)
+    found = snapshot.files(where=predicate, columns=COLUMNS)
+    test = partition_test(predicate, snapshot.metadata)
+    if test is not None:
+        removed = chosen_rows(found, test)
+        read = ReadSet(partitions=test, files=frozenset(row["path"] for row in removed))
+        return Going([remove_of(row, now) for row in removed], read)
+    rewriting = _Rewriting(snapshot, plan.stage, predicate)
+    try:
+        for position, row in enumerate(rows_of_files(found)):
+            if rewriting.rewrite(found.slice(position, 1)):
+                rewriting.removes.append(remove_of(row, now))
+        changes = rewriting.told(adds)
+    except BaseException:
+        rewriting.undo()
+        raise
+    kept = rewriting.kept
+
+    def undo() -> None:
+        plan.undo([*kept, *changes])
+
+    read = ReadSet(partitions=lambda _: True, files=frozenset(found["path"].to_pylist()))
+    return Going(rewriting.removes, read, kept=kept, changes=changes, undo=undo)
+
+
+class _Rewriting:
+    """Files without some of their rows, one by one; of none more than a few batches is held."""
+
+    def __init__(self, snapshot: Snapshot, plan: StagePlan, predicate: Predicate) -> None:
+        import pyarrow.compute as pc
+
+        self._snapshot = snapshot
+        self._plan = plan
+        self._goes = row_filter(predicate)
+        self._stays = ~pc.coalesce(self._goes, pc.scalar(False))  # noqa: FBT003
+        properties = TableProperties(snapshot.properties)
+        self._row_tracking = properties.enable_row_tracking
+        self._feed = ChangeData(plan) if properties.enable_change_data_feed else None
+        self.removes: list[RemoveFile] = []
+        self.kept: list[AddFile] = []
+
+    def rewrite(self, file: pa.Table) -> bool:
+        """Write the rows of a file that stay; False where all do."""
+        rows = self._rows(file)
+        if not rows.count_rows(filter=self._goes):
+            return False
+        # The rows were checked when they came in.
+        rest = replace(self._plan, conditions={}, enforce=False)
+        kept = stage(rest, rows.to_batches(filter=self._stays))
+        self.kept += kept
+        if kept and self._row_tracking:
+            raise UnsupportedFeatureError(
+                f"Rows of table {self._plan.table!r} cannot be rewritten",
+                why="It tracks rows, and rows that move to another file would lose their ids",
+                fix="Replace whole partitions or files; or write a DataFrame of Spark, with "
+                "deletion vectors switched on (delta.enableDeletionVectors)",
+            )
+        if self._feed is not None:
+            self._feed.write(rows.to_batches(filter=self._goes), "delete")
+        return True
+
+    def told(self, adds: list[AddFile]) -> list[CdcFile]:
+        """The change data; of whole files the log itself says what has changed."""
+        if self._feed is None:
+            return []
+        if not self.kept:
+            self._feed.drop()
+            return []
+        self._feed.write(_staged_rows(self._plan, adds), "insert")
+        return self._feed.finish()
+
+    def undo(self) -> None:
+        """Delete what was written."""
+        unstage(self._plan, self.kept)
+        if self._feed is not None:
+            self._feed.give_up()
+
+    def _rows(self, file: pa.Table) -> SnapshotDataset:
+        from deltalakedb.snapshot.dataset import open_dataset
+
+        snapshot = self._snapshot
+        return open_dataset(
+            file,
+            location=snapshot.table.location,
+            schema=snapshot.schema,
+            partition_columns=snapshot.partition_columns,
+            column_mapping_mode=TableProperties(snapshot.properties).column_mapping_mode,
+            storage_options=snapshot.storage_options,
+        )
+
+
+def _staged_rows(plan: StagePlan, adds: Iterable[AddFile]) -> Iterator[pa.RecordBatch]:
+    """The rows of files that have just been written."""
+    from deltalakedb.snapshot.added_files import files_of_adds
+    from deltalakedb.snapshot.dataset import open_dataset
+
+    metadata = plan.metadata
+    rows: Iterator[pa.RecordBatch] = open_dataset(
+        files_of_adds(adds, 0),
+        location=plan.location,
+        schema=metadata.schema,
+        partition_columns=metadata.partition_columns,
+        column_mapping_mode=TableProperties(metadata.configuration).column_mapping_mode,
+        storage_options=plan.storage_options,
+    ).to_batches()
+    return rows

@@ -1,0 +1,112 @@
+"""A table as a transaction will leave it, for what it does next; nothing of it is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from deltalakedb.actions import Action, AddFile, Metadata, Protocol, RemoveFile
+from deltalakedb.snapshot import listing
+from deltalakedb.snapshot.added_files import files_of_adds
+from deltalakedb.snapshot.pages import without
+from deltalakedb.snapshot.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class PendingSnapshot(Snapshot):
+    """A snapshot with files added and removed that no commit has named yet.
+
+    A condition lists every file that was added: whoever asks looks at their rows anyway.
+    """
+
+    _added: tuple[AddFile, ...] = field(default=(), repr=False, compare=False)
+    _gone: pa.Table | None = field(default=None, repr=False, compare=False)
+
+    def files(
+        self,
+        where: Any = None,
+        *,
+        columns: Iterable[str] | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> pa.Table:
+        """As `Snapshot.files`."""
+        import pyarrow as pa
+
+        names = listing.check_columns(columns)
+        wide = tuple(dict.fromkeys((*names, "path", "dv_id")))
+        found = Snapshot.files(self, where, columns=wide)
+        if self._gone is not None:
+            found = without(found, self._gone)
+        added = files_of_adds(self._added, self.version + 1, wide)
+        found = pa.concat_tables([found, added])
+        start = listing.check_count("offset", offset)
+        if limit is not None or start:
+            length = None if limit is None else listing.check_count("limit", limit)
+            found = found.sort_by([("path", "ascending"), ("dv_id", "ascending")])
+            found = found.slice(start, length)
+        return found.select(names)
+
+    def iter_files(
+        self,
+        batch_size: int = 10_000,
+        where: Any = None,
+        columns: Iterable[str] | None = None,
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """As `Snapshot.iter_files`, from memory."""
+        size = listing.check_count("batch_size", batch_size, least=1)
+        yield from listing.rebatch(self.files(where, columns=columns).to_batches(), size)
+
+
+def pending(
+    snapshot: Snapshot, actions: Sequence[Action], new: Collection[tuple[str, str]]
+) -> Snapshot:
+    """A snapshot as it is once actions are committed on top of it.
+
+    Files of `new`, by path and dv_id, are known not to be live yet.
+    """
+    import pyarrow as pa
+
+    if not actions:
+        return snapshot
+    metadata, protocol = snapshot.metadata, snapshot.protocol
+    added: list[AddFile] = []
+    gone: dict[tuple[str, str], None] = {}
+    live = snapshot.num_files
+    for action in actions:
+        match action:
+            case Metadata():
+                metadata = action
+            case Protocol():
+                protocol = action
+            case AddFile():
+                added.append(action)
+            case RemoveFile():
+                gone[action.path, action.dv_id] = None
+                live -= 1
+    for add in added:
+        # One that is live already is there once, with what is said of it now.
+        key = (add.path, add.dv_id)
+        if key not in new and key not in gone and snapshot.has_file(*key):
+            gone[key] = None
+        else:
+            live += 1
+    removed = pa.table(
+        {"path": [path for path, _ in gone], "dv_id": [dv_id for _, dv_id in gone]},
+        schema=pa.schema([("path", pa.string()), ("dv_id", pa.string())]),
+    )
+    return PendingSnapshot(
+        snapshot.table,
+        snapshot.version,
+        snapshot.committed_at,
+        metadata,
+        protocol,
+        snapshot.counts._replace(live_files=live),
+        snapshot._store,  # noqa: SLF001 - one of its own kind
+        tuple(added),
+        removed,
+    )
