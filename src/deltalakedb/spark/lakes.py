@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.lake import Lake, open_lakes
+from deltalakedb.spark.session import all_settings
 from deltalakedb.store.url import parse_url
 
 if TYPE_CHECKING:
@@ -82,11 +83,9 @@ def session_settings(spark: SparkSession) -> dict[str, str]:
 
 
 def _session_options(spark: SparkSession) -> dict[str, str]:
-    settings = spark.conf.getAll
-    found = settings() if callable(settings) else settings
     return {
         name.removeprefix(_STORAGE): value
-        for name, value in dict(found).items()
+        for name, value in all_settings(spark).items()
         if name.startswith(_STORAGE)
     }
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from deltalakedb.errors import ConfigurationError, TableExistsError, TableNotFoundError
 from deltalakedb.spark.lakes import session_settings, using_lake
 from deltalakedb.spark.scan import session_zone
+from deltalakedb.spark.session import default_options, default_properties
 from deltalakedb.spark.source_options import SourceOptions, check_partitions, columns_of
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def _given(spark: SparkSession, kept: Any, path: str | None) -> SourceOptions | 
     if path is not None:
         options["path"] = path
     said = {**{n: v for n, v in session.items() if n not in there}, **options}
-    return SourceOptions.read(said, zone=session_zone(spark))
+    return SourceOptions.read(said, zone=session_zone(spark), defaults=default_options(spark))
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +266,7 @@ def _save(frame: DataFrame, asked: _Writing) -> None:
                     schema=columns_of(frame.schema),
                     partition_by=partition_by,
                     cluster_by=asked.cluster_by or given.names("clusterBy"),
-                    properties=dict(given.properties),
+                    properties={**default_properties(frame.sparkSession), **given.properties},
                     where=where,
                     **how,
                 )

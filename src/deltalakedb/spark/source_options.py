@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _STORAGE = "storage."
 _PROPERTY = "property."
 _DYNAMIC = "dynamic"
+_OVERWRITE_MODE = "partitionoverwritemode"
 _MOMENTS = ("timestampasof", "startingtimestamp", "endingtimestamp")
 
 
@@ -38,13 +39,21 @@ class SourceOptions:
     change_feed: bool = False
     other: Mapping[str, str] = field(default_factory=dict, repr=False)
     properties: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """What a session says of options that are not given, by their names in small letters."""
 
     @classmethod
-    def read(cls, options: Mapping[str, str], *, zone: tzinfo | None = None) -> SourceOptions:
+    def read(
+        cls,
+        options: Mapping[str, str],
+        *,
+        zone: tzinfo | None = None,
+        defaults: Mapping[str, str] | None = None,
+    ) -> SourceOptions:
         """Take options apart; names are told apart by their letters alone, not their case.
 
         Times without a zone are in `zone`, that of the session; a data source has no session that
-        it could ask, and takes that of the machine.
+        it could ask, and takes that of the machine. The same goes for `defaults`.
         """
         given = {name.lower(): value for name, value in options.items()}
         given |= {n: moment(given[n], zone).isoformat() for n in _MOMENTS if n in given}
@@ -73,6 +82,7 @@ class SourceOptions:
             change_feed=_flag(given, "readchangefeed") or _flag(given, "readchangedata"),
             other=given,
             properties={spelled(n): v for n, v in _below(options, _PROPERTY).items()},
+            defaults=dict(defaults or {}),
         )
 
     def open(self) -> Lake:
@@ -85,7 +95,7 @@ class SourceOptions:
 
     def flag(self, name: str) -> bool:
         """Whether an option is true."""
-        return _flag(self.other, name.lower())
+        return _flag({**self.defaults, **self.other}, name.lower())
 
     def text(self, name: str) -> str | None:
         """The value of an option."""
@@ -101,13 +111,18 @@ class SourceOptions:
         return [name.strip() for name in (self.text(option) or "").split(",") if name.strip()]
 
     def replaced(self, *, overwrite: bool) -> tuple[str | None, bool]:
-        """Which rows an overwrite replaces: by a condition, or of the partitions that come."""
+        """Which rows an overwrite replaces: by a condition, or of the partitions that come.
+
+        A condition goes before what the session says, and beside an option of the same write it
+        is refused by whoever overwrites.
+        """
         where = self.text("replaceWhere")
         if where is not None and not overwrite:
             raise ConfigurationError(
                 "replaceWhere is given, and rows are appended", fix='Use .mode("overwrite")'
             )
-        mode = (self.text("partitionOverwriteMode") or "static").lower()
+        default = "static" if where is not None else self.defaults.get(_OVERWRITE_MODE, "static")
+        mode = (self.text(_OVERWRITE_MODE) or default).lower()
         if mode not in ("static", _DYNAMIC):
             raise ConfigurationError(
                 f"partitionOverwriteMode is {mode!r}", fix="It is static or dynamic"

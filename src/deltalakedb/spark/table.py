@@ -18,6 +18,7 @@ from deltalakedb.spark.merge_builder import DeltaMergeBuilder
 from deltalakedb.spark.moments import moment
 from deltalakedb.spark.optimize_builder import DeltaOptimizeBuilder
 from deltalakedb.spark.scan import scan, session_zone
+from deltalakedb.spark.session import default_properties
 from deltalakedb.spark.table_builder import DeltaTableBuilder, How
 
 if TYPE_CHECKING:
@@ -153,7 +154,12 @@ class DeltaTable:
             given = _parsed_ddl(given)
         zone = session_zone(sparkSession)
         path = _parquet_path(identifier)
-        table = lake.convert_table(path, name, partition_schema=given, zone=zone or UTC)
+        properties = default_properties(sparkSession)
+        # Files that are there already know nothing of it.
+        properties.pop("delta.columnMapping.mode", None)
+        table = lake.convert_table(
+            path, name, partition_schema=given, properties=properties, zone=zone or UTC
+        )
         return cls(sparkSession, lake, table)
 
     # --- reading ---------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from deltalakedb.errors import ConfigurationError, TableNotFoundError
 from deltalakedb.spark.generated import EXPRESSION
+from deltalakedb.spark.session import default_properties
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,7 +115,7 @@ class DeltaTableBuilder:
             "schema": self._schema,
             "partition_by": self._partitions,
             "cluster_by": self._clusters,
-            "properties": self._properties,
+            "properties": {**default_properties(self._spark), **self._properties},
             "description": self._comment,
         }
         if there is not None and self._how != "create":
