@@ -72,7 +72,7 @@ class Transaction:
         self._committer = committer
         self._mirror = mirror
         self._find = find
-        self._parts: dict[str, _Part] = {}
+        self._open: dict[str, _Part] = {}
         self.results: dict[str, Committed] = {}
         """After the commit: the version each changed table became, by name."""
 
@@ -85,33 +85,33 @@ class Transaction:
         store = self._store
         with store.read() as session:
             record = self._find(session, name)
-            part = self._parts.get(record.table_id)
+            part = self._open.get(record.table_id)
             if part is None:
                 head = store.head(session, record.table_id)
                 if head is None:
                     raise gone(session, record)
                 state = load_state(store, session, record.table_id, head)
                 # Another thread may have been faster: there is one part for each table.
-                part = self._parts.setdefault(record.table_id, _Part(OpenChange(record, state)))
+                part = self._open.setdefault(record.table_id, _Part(OpenChange(record, state)))
         return TransactionTable(store, part)
 
     def discard(self) -> None:
         """Delete the files that were staged for it: no commit will name them."""
-        for part in self._parts.values():
+        for part in self._open.values():
             for written in part.staged:
                 written.undo()
             part.staged.clear()
 
     def commit(self) -> None:
         """Commit every changed table in one database transaction."""
-        parts = [part for part in self._parts.values() if part.change.actions]
+        parts = [part for part in self._open.values() if part.change.actions]
         if not parts:
             return
         changes = [part.change.change() for part in parts]
         outcomes = self._committer.commit(changes)
         if any(outcome.committed.already_committed for outcome in outcomes):
             self.discard()
-        self._parts.clear()
+        self._open.clear()
         self.results = {
             change.table.name: outcome.committed
             for change, outcome in zip(changes, outcomes, strict=True)

@@ -221,6 +221,12 @@ class Table:
             enforced=enforced,
             replaces_all=replaces_all,
         )
+        if base is not None and expected_version not in (None, gathered.base.version):
+            raise ConfigurationError(
+                f"The commit is based on version {gathered.base.version}, and expects version "
+                f"{expected_version}",
+                fix="Pass one of the two",
+            )
         if expected_version is not None and expected_version > gathered.base.version:
             # Whoever names a later version has seen it, even if not through this handle.
             gathered.base = self._newest()

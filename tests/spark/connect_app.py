@@ -76,6 +76,10 @@ def main() -> None:
     attempt("read after", lambda: ids(reader()), [0, 1, 2, 4])
     attempt("read version", lambda: ids(reader(versionAsOf=1)), [0, 1, 2, 3, 4, 5])
     attempt("append a frame", lambda: lake.table("t").append(spark.range(9, 10)))
+    attempt(
+        "overwrite by a frame",
+        lambda: lake.table("t").overwrite(spark.range(9, 10), where="id = 9"),
+    )
     attempt("toDF", lambda: ids(table().toDF()), [0, 1, 2, 4, 9])
     attempt("toDF where", lambda: ids(table().toDF(where="id > 3")), [4, 9])
     attempt("delete", lambda: table().delete("id = 9"))

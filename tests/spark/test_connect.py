@@ -29,7 +29,7 @@ def test_tables_through_a_connect_server(catalogs: Catalogs, tmp_path: Path) -> 
     assert answer.returncode == 0, answer.stderr[-5000:]
     told = [json.loads(line) for line in answer.stdout.splitlines() if line.startswith("{")]
     became = {one["tried"]: one["became"] for one in told}
-    assert len(became) == 15
+    assert len(became) == 16
     for name in ("toDF", "toDF where", "delete", "update", "merge"):
         refusal = became.pop(name)
         assert refusal.startswith("UnsupportedFeatureError: ")

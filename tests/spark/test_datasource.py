@@ -110,6 +110,8 @@ def test_rows_are_written_and_read(
     assert read(spark, url, name, versionAsOf=filled.version).count() == 20
     with pytest.raises(refusal(way, ConfigurationError), match="cannot be combined"):
         write(more, "overwrite", replaceWhere="part = '1'", partitionOverwriteMode="dynamic")
+    with pytest.raises(refusal(way, ConfigurationError), match="dynamic overwrite of partitions"):
+        write(more, "overwrite", overwriteSchema="true", partitionOverwriteMode="dynamic")
     with pytest.raises(refusal(way, SchemaMismatchError), match="other"):
         write(spark.sql("select 2L as id, 'y' as part, 'no number' as other"), "append")
     assert len(ids(table)) == 3

@@ -181,6 +181,8 @@ def test_actions_are_committed_from_the_snapshot_they_were_made_from(lake: Lake)
         table.commit([add("mine.parquet")], read=files, base=then)
     assert table.commit([add("mine.parquet")], base=seen) == 4
     assert live_paths(table) == ["mine.parquet", "other.parquet"]
+    with pytest.raises(ConfigurationError, match="based on version 1, and expects version 4"):
+        table.commit([add("x.parquet")], base=seen, expected_version=4)
     other = new_lake_table(lake, "other")
     for wrong in (other.snapshot(), "3", 3):
         with pytest.raises(ConfigurationError, match="no snapshot of table"):

@@ -31,6 +31,7 @@ from deltalakedb.snapshot.data_files import DataFile, deleted_rows
 from deltalakedb.snapshot.dataset import layout_of
 from deltalakedb.snapshot.deletion_vectors import parse_bitmap
 from deltalakedb.snapshot.listing import COLUMNS
+from deltalakedb.snapshot.predicate import Constant, Predicate
 from deltalakedb.spark.generated import ANEW, generated_columns, made_anew
 from deltalakedb.spark.paths import hadoop_uri, metadata_path
 from deltalakedb.spark.scan import FILE, ROW, quoted, scan_files
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from deltalakedb.snapshot import Snapshot
-    from deltalakedb.snapshot.predicate import Predicate
     from deltalakedb.table import Table
     from deltalakedb.transaction.change import Committed
 
@@ -119,7 +119,7 @@ class RowEdit:
 
     def empty(self) -> DataFrame:
         """No rows, with the columns of the table."""
-        return scan_files(self.spark, self.snapshot, self.find(None).slice(0, 0))
+        return scan_files(self.spark, self.snapshot, self.find(Constant(value=False)).slice(0, 0))
 
     def touched(self, files: pa.Table, counts: Mapping[str, int]) -> Touched:
         """Those of the files that have rows which change, by Spark's name of each."""
