@@ -72,12 +72,11 @@ def test_mapped_columns_get_new_names(lake: Lake, tmp_path: Path) -> None:
 
 def test_whoever_writes_meanwhile_is_not_overlooked(lake: Lake, table: Table) -> None:
     stale = lake.table("t")
-    stale.snapshot()
-    state = stale.state()
+    seen = stale.snapshot()
     table.append(pa.table({"id": [3], "part": ["c"]}))
     from deltalakedb.replacing import replacement
 
-    change = replacement(table.snapshot(state.version), state, AFTER, now=table.now_ms())
+    change = replacement(seen, AFTER, now=table.now_ms())
     with pytest.raises(CommitConflictError):
         stale.commit_change(change)
     assert table.snapshot().to_arrow().num_rows == 3
