@@ -406,9 +406,13 @@ def test_readers_never_see_half_a_transaction(
 ) -> None:
     """The writer adds one file to each of two tables at a time: their counts are always equal."""
     stop = threading.Event()
+    begun = threading.Barrier(3, timeout=60)
     seen: list[tuple[int, int]] = []
 
     def read(reader: Lake) -> None:
+        with reader.snapshot(["a", "b"]) as at:
+            at["a"].files()
+        begun.wait()
         while not stop.is_set():
             with reader.snapshot(["a", "b"]) as at:
                 counts = (at["a"].num_files, at["b"].num_files)
@@ -417,6 +421,7 @@ def test_readers_never_see_half_a_transaction(
             seen.append(counts)
 
     def write(writer: Lake) -> None:
+        begun.wait()
         try:
             for n in range(25):
                 with writer.transaction() as tx:
