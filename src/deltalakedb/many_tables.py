@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions import (
     Action,
@@ -25,11 +25,11 @@ from deltalakedb.errors import ConfigurationError, DeltaLakeDbError, Unsupported
 from deltalakedb.overwriting import write_overwrite
 from deltalakedb.snapshot import Snapshot, open_snapshot
 from deltalakedb.snapshot.page_builder import after_commit
-from deltalakedb.snapshot.pending import pending
+from deltalakedb.snapshot.pending import File, live_among, pending
 from deltalakedb.staging.sinks import Sinks
 from deltalakedb.store.exports import gone
 from deltalakedb.transaction.open import AnyAction, OpenChange, check_app_txn
-from deltalakedb.transaction.state import TableState, load_state, state_of
+from deltalakedb.transaction.state import TableState, load_state
 from deltalakedb.writing import Written, write_append, write_metrics
 
 if TYPE_CHECKING:
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from deltalakedb.transaction.change import AppTxn, Committed
     from deltalakedb.transaction.commit import Committer
 
-_Identity: TypeAlias = tuple[str, str]
-"""The path and the dv_id of a file."""
-
 
 @dataclass(slots=True)
 class _Part:
@@ -50,7 +47,7 @@ class _Part:
 
     change: OpenChange
     staged: list[Written] = field(default_factory=list)
-    files: set[_Identity] = field(default_factory=set)
+    files: set[File] = field(default_factory=set)
     """What the transaction itself has staged: files that are nowhere else."""
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
@@ -225,8 +222,14 @@ class TransactionTable:
         return pending(self.snapshot(), self._part.change.actions, self._part.files)
 
     def _state(self) -> TableState:
-        change = self._part.change
-        return change.base if not change.actions else state_of(self._pending())
+        """The same, as far as rows that are only added need it."""
+        state = self._part.change.base
+        for action in self._part.change.actions:
+            if isinstance(action, Metadata):
+                state = state._replace(metadata=action)
+            elif isinstance(action, Protocol):
+                state = state._replace(protocol=action)
+        return state
 
     def _check_app_txn(self, app_txn: AppTxn | None) -> None:
         if app_txn is None:
@@ -276,10 +279,6 @@ class TransactionTable:
         part.files |= _identities(merged.now)
         self._drop(merged.dropped)
 
-    def _is_live(self, file: _Identity) -> bool:
-        """Whether the version that the transaction started from has a file."""
-        return file not in self._part.files and self.snapshot().has_file(*file)
-
     def _merged(self, written: Written, *, replaces_rows: bool) -> _Merged:
         """What is left of the actions so far, and of those that follow them.
 
@@ -300,7 +299,8 @@ class TransactionTable:
             return _said_once(action) not in said
 
         kept = [action for action in before if stays(action)]
-        unsaid = {file for file in taken_back if not self._is_live(file)}
+        foreign = taken_back - self._part.files
+        unsaid = taken_back - (live_among(self.snapshot(), foreign) if foreign else set())
         new = [
             action
             for action in now
@@ -336,7 +336,7 @@ class _Merged:
     dropped: list[str]
 
 
-def _identities(actions: Iterable[Action]) -> set[_Identity]:
+def _identities(actions: Iterable[Action]) -> set[File]:
     """The files that actions add, change data included."""
     found = {(one.path, one.dv_id) for one in actions if isinstance(one, AddFile)}
     return found | {(one.path, "") for one in actions if isinstance(one, CdcFile)}

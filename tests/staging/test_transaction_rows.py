@@ -186,8 +186,9 @@ def test_actions_of_the_user_are_replaced_too(lake: Lake, table: Table) -> None:
         "dataChange": True,
         "stats": first["stats"],
     }
+    many = [{"add": {**added, "path": f"mine-{n}.parquet"}} for n in range(30)]
     with lake.transaction() as tx:
-        tx.table("t").add_actions([{"add": added}])
+        tx.table("t").add_actions([{"add": added}, *many])
         # And one that is live already gets other statistics.
         tx.table("t").add_actions([{"add": {**added, "path": first["path"], "stats": None}}])
         tx.table("t").overwrite(rows(20))

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from deltalakedb.actions import Action, AddFile, Metadata, Protocol, RemoveFile
 from deltalakedb.snapshot import listing
 from deltalakedb.snapshot.added_files import files_of_adds
 from deltalakedb.snapshot.pages import without
 from deltalakedb.snapshot.snapshot import Snapshot
+from deltalakedb.store.arrow import schema_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+File: TypeAlias = tuple[str, str]
+"""A file by its path and its dv_id."""
+_FEW: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +67,18 @@ class PendingSnapshot(Snapshot):
         yield from listing.rebatch(self.files(where, columns=columns).to_batches(), size)
 
 
-def pending(
-    snapshot: Snapshot, actions: Sequence[Action], new: Collection[tuple[str, str]]
-) -> Snapshot:
+def live_among(snapshot: Snapshot, files: set[File]) -> set[File]:
+    """Those of some files that a snapshot has."""
+    if len(files) <= _FEW:
+        return {file for file in files if snapshot.has_file(*file)}
+    listed = snapshot.files(columns=["path", "dv_id"])
+    return files & set(zip(listed["path"].to_pylist(), listed["dv_id"].to_pylist(), strict=True))
+
+
+def pending(snapshot: Snapshot, actions: Sequence[Action], new: Collection[File]) -> Snapshot:
     """A snapshot as it is once actions are committed on top of it.
 
-    Files of `new`, by path and dv_id, are known not to be live yet.
+    Files of `new` are known not to be live yet.
     """
     import pyarrow as pa
 
@@ -75,8 +86,7 @@ def pending(
         return snapshot
     metadata, protocol = snapshot.metadata, snapshot.protocol
     added: list[AddFile] = []
-    gone: dict[tuple[str, str], None] = {}
-    live = snapshot.num_files
+    gone: set[File] = set()
     for action in actions:
         match action:
             case Metadata():
@@ -86,18 +96,13 @@ def pending(
             case AddFile():
                 added.append(action)
             case RemoveFile():
-                gone[action.path, action.dv_id] = None
-                live -= 1
-    for add in added:
-        # One that is live already is there once, with what is said of it now.
-        key = (add.path, add.dv_id)
-        if key not in new and key not in gone and snapshot.has_file(*key):
-            gone[key] = None
-        else:
-            live += 1
+                gone.add((action.path, action.dv_id))
+    # One that is live already is there once, with what is said of it now.
+    gone |= live_among(snapshot, {(add.path, add.dv_id) for add in added} - gone - set(new))
+    live = snapshot.num_files - len(gone) + len(added)
     removed = pa.table(
         {"path": [path for path, _ in gone], "dv_id": [dv_id for _, dv_id in gone]},
-        schema=pa.schema([("path", pa.string()), ("dv_id", pa.string())]),
+        schema=schema_of(("path", "dv_id")),
     )
     return PendingSnapshot(
         snapshot.table,
