@@ -94,6 +94,11 @@ def test_roles_and_tls(at_server: PostgresServer, capsys: pytest.CaptureFixture[
             with psycopg.connect(at_server.url("lake")) as owner:
                 owner.execute(block.text.replace("…", "a/b@c"))
     assert capsys.readouterr().out.splitlines() == ["[]"]
+    # The role of the page can do what connect() does by default: commit, and publish.
+    with deltalakedb.connect(str(names["url"])) as lake:
+        rows = pa.table({"id": [1]})
+        lake.create_table("t", location="t", schema=rows.schema).append(rows)
+        assert [(one.state, one.head) for one in lake.mirror.status()] == [("published", 1)]
 
 
 def test_connecting(at_server: PostgresServer, capsys: pytest.CaptureFixture[str]) -> None:
