@@ -221,8 +221,9 @@ class Publisher:
                 f"{storage.location}/{key} is not what version {item.version} of table "
                 f"{table.name!r} says",
                 why=f"Somebody else wrote {len(found)} other bytes there",
-                fix="Nothing was overwritten. See lake.verify(…); a foreign commit can be adopted "
-                "by lake.adopt(…), or taken out of the log by hand and retried",
+                fix=f"Nothing was overwritten. See lake.verify({table.name!r}). Either adopt the "
+                f"foreign commit, lake.adopt({table.name!r}), or move it out of the log and try "
+                f"again, lake.mirror.retry({table.name!r})",
                 found_digest=hashlib.sha256(found).hexdigest(),
                 found_bytes=len(found),
             )
@@ -241,7 +242,7 @@ class Publisher:
                 f"The bytes to publish for version {item.version} of table {table.name!r} are "
                 f"{'gone' if data is None else 'damaged'}",
                 why="They are not what the digest in dl_mirror_status was made of",
-                fix="Run lake.repair(…), which makes them anew from the ledger",
+                fix=f"Run lake.repair({table.name!r}), which makes them again from the ledger",
             )
         return data
 
