@@ -23,7 +23,7 @@ $(READY): pyproject.toml constraints.txt
 peers: $(READY) ## bring the engines that need a place of their own (build/peers); what cannot be had is told
 	@$(BIN)/python scripts/peers.py
 
-demo: $(READY) ## the whole story on the embedded default, in under two minutes (its data: build/demo)
+demo: $(READY) ## the whole story on SQLite, in under two minutes (data: build/demo; ARGS=--keep keeps its page open)
 	@rm -rf build/demo
 	@$(BIN)/python -m deltalakedb.demo --folder build/demo $(ARGS)
 

@@ -19,21 +19,22 @@ The extra `cli` brings it ([install](how-to/deploy.md#install)); `python -m delt
 program. `scripts/cli_docs.py` makes this page from the commands, and a test checks that it is
 current.
 
-The catalog is named by `--catalog URL` or by the variable `DELTALAKEDB_CATALOG`; passwords are
-better left to a variable ([connect](how-to/connect.md)). People read tables, programs `--json`: one
-JSON document on standard output. Progress bars appear on standard error, on a terminal only, and
-not with `--json`.
+Name the catalog with `--catalog URL` or in the variable `DELTALAKEDB_CATALOG`; keep passwords in a
+variable too ([how](how-to/connect.md#passwords)). Output is for people, or with `--json` for
+programs: one JSON document on standard output, in which `files` and `history` list everything
+unless `--limit` says otherwise. Progress bars appear on standard error, only on a terminal, and not
+with `--json`.
 
 | exit code | meaning |
 |---|---|
 | 0 | done |
 | 1 | refused or failed: a paragraph says what, why and what to do ([examples](wrong-usages.md)) |
-| 2 | wrong usage: a command, an option or a value that there is not |
-| 3 | done, but something is wrong: drift, versions that are not published, a failed check |
+| 2 | wrong usage: an unknown command, an unknown option, or a value that cannot be used |
+| 3 | done, but something needs your attention: drift, unpublished versions, a failed check |
 | 130 | interrupted |
 
-`deltalakedb --debug COMMAND` shows where an error comes from, too. After `deltalakedb
---install-completion` Bash, Zsh, Fish and PowerShell complete commands and options.
+`deltalakedb --debug COMMAND` shows the traceback of an error too. After `deltalakedb
+--install-completion`, Bash, Zsh, Fish and PowerShell complete commands and options.
 """
 
 
@@ -62,12 +63,15 @@ def _section(path: str, command: Any, *, level: int, usage: bool = True) -> str:
     if usage:
         words = " ".join(_argument(one) for one in arguments)
         lines += [
-            f"{_plain(command.help)}\n",
+            *(f"{_plain(text)}\n" for text in command.help.split("\n\n")),
             f"`{' '.join(f'{path} {words} [OPTIONS]'.split())}`\n",
         ]
     rows = [(_argument(one), _help(one)) for one in arguments]
     rows += [(_option(one), _help(one)) for one in options]
     lines += ["| | |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in rows), ""]
+    usual = [line for line in (command.epilog or "").splitlines() if line.startswith("deltalakedb")]
+    if usual:
+        lines += ["```sh", *usual, "```", ""]
     return "\n".join(lines)
 
 

@@ -243,6 +243,7 @@ def _logs(world: World) -> None:
     first, second = (f"_delta_log/{number:020d}.json" for number in (0, 1))
     for name in ("foreign", "corrupt", "gap", "future"):
         shutil.copytree(root / "orders", root / name)
+    shutil.copytree(root / "orders", root / "parquet", ignore=lambda *_: ["_delta_log"])
     (root / "corrupt" / second).write_text('{"add": {"path": "a.parquet", \n')
     (root / "gap" / second).unlink()
     text = (root / "future" / first).read_text()

@@ -64,14 +64,20 @@ def connect(
 
 
 def migrate(url: str) -> list[str]:
-    """Bring the schema of the catalog at `url` up to date; the names of what was applied."""
+    """Bring the schema of the catalog at `url` up to date; the names of what was applied.
+
+    All of it is there afterwards, or nothing: a file that did not exist is not left half made.
+    """
     from deltalakedb.store import Store
 
     store = Store.open(url)
     try:
-        return [f"{m.version:04d}_{m.name}" for m in store.migrator.up()]
-    finally:
-        store.close()
+        applied = [f"{m.version:04d}_{m.name}" for m in store.migrator.up()]
+    except BaseException:
+        store.abandon()
+        raise
+    store.close()
+    return applied
 
 
 def __getattr__(name: str) -> Any:

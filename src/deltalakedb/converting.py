@@ -8,7 +8,7 @@ together is told by file and column before anything is committed.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
@@ -44,6 +44,7 @@ from deltalakedb.errors import (
     SchemaMismatchError,
     TableExistsError,
 )
+from deltalakedb.progress import Phases, Progress
 from deltalakedb.snapshot.filesystem import TableFiles
 from deltalakedb.staging.counting import Covered
 from deltalakedb.staging.plain_files import Footer, read_footer
@@ -80,7 +81,7 @@ def convert_change(
     properties: Mapping[str, str] | None = None,
     description: str | None = None,
     zone: tzinfo = UTC,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     now: int,
 ) -> Change:
     """The commit that makes a table of the Parquet files at a location.
@@ -89,15 +90,18 @@ def convert_change(
     tell no zone are in `zone`.
     """
     partitions = () if partition_schema is None else schema_from_any(partition_schema).fields
+    phases = Phases(progress)
+    phases.begin("Listing files")
     found = _discover(storage, location, [field.name for field in partitions])
-    footers = _footers(TableFiles(location, storage_options), found, progress)
+    phases.begin("Reading footers", main=True)
+    footers = _footers(TableFiles(location, storage_options), found, phases)
     schema = _with_partitions(_merged(found, footers), partitions)
     configuration = new_configuration(properties or {})
     if "delta.columnMapping.mode" in configuration:
         raise ConfigurationError(
             f"The files at {location} cannot be converted to a table with column mapping",
             why="They do not have its column ids",
-            fix="Leave delta.columnMapping.mode out, and set it with set_properties afterwards",
+            fix="Leave delta.columnMapping.mode out; table.set_properties can set it afterwards",
         )
     metadata = Metadata(
         id=str(uuid.uuid4()),
@@ -183,8 +187,8 @@ def _check_directories(file: _Found, location: str, partitions: list[str]) -> No
     raise SchemaMismatchError(
         f"The directories of {file.info.key} at {location} do not name the partition columns",
         why=f"They name {shown}; expected: {', '.join(partitions) or 'none'}",
-        fix="Pass the partition columns with their types as partition_schema, e.g. as "
-        "pyarrow.schema({'day': pyarrow.date32()}); every file has to have them all",
+        fix="List the partition columns and their types in partition_schema, for example day as a "
+        "date; the directories of every file have to name all of them",
     )
 
 
@@ -215,15 +219,12 @@ def _values(
 # --- columns ------------------------------------------------------------------------------
 
 
-def _footers(
-    files: TableFiles, found: list[_Found], progress: Callable[[int, int], None] | None
-) -> list[Footer]:
+def _footers(files: TableFiles, found: list[_Found], phases: Phases) -> list[Footer]:
     footers = []
     with ThreadPoolExecutor(_READERS) as pool:
         for footer in pool.map(lambda file: read_footer(files, file.path), found):
             footers.append(footer)
-            if progress is not None:
-                progress(len(footers), len(found))
+            phases(len(footers), len(found))
     return footers
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC
 from functools import partial
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from deltalakedb.mirror.findings import Verification
     from deltalakedb.mirror.repair import Repair
     from deltalakedb.mirror.restore import Restored
+    from deltalakedb.progress import Progress
     from deltalakedb.store import TableRecord
     from deltalakedb.store.dialect import Session
     from deltalakedb.transaction.adopt import Adopted
@@ -100,7 +101,7 @@ class Lake:
             store.migrator.ensure()
             made = cls(store, committer=committer, retry=retry, mirror=mirror)
         except BaseException:
-            store.close()
+            store.abandon()
             raise
         with _opening:
             _opened.add(made)
@@ -264,7 +265,7 @@ class Lake:
         properties: Mapping[str, str] | None = None,
         description: str | None = None,
         zone: tzinfo = UTC,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> Table:
         """Make a table of the Parquet files at a location, where they lie.
 
@@ -301,7 +302,7 @@ class Lake:
         location: str,
         name: str | None = None,
         *,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
         stage_from: int | None = None,
         spark: Any = None,
     ) -> Table:
@@ -377,7 +378,7 @@ class Lake:
                     "_delta_log yet",
                     why="They would be lost",
                     fix="Publish them with lake.mirror.run_once() (lake.mirror.status() tells what "
-                    "is in the way), or pass force=True to lose them",
+                    "is in the way), or pass force=True to give them up",
                 )
             self.store.forget_table(session, record.table_id)
 
@@ -387,7 +388,7 @@ class Lake:
         *,
         drop_features: bool = True,
         verify: bool = True,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> Exported:
         """Let a table leave the catalog: an ordinary Delta table that any engine may write to.
 
@@ -425,14 +426,15 @@ class Lake:
         name: str,
         *,
         spark: Any = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> Verification:
         """Compare a table with its `_delta_log`: digests of all commits, states, checkpoints.
 
         Nothing is changed, and other processes may go on. The result says what was compared and
         what differs, by version and object; `ok` is the short answer. `progress` is called with
-        the number of versions looked at so far, and of all. With a Spark session the log of a huge
-        table is read by its executors; what is found is the same.
+        the number of versions looked at so far, and of all; one with a method `phase` hears of
+        everything else that is compared, too (`deltalakedb.progress`). With a Spark session the
+        log of a huge table is read by its executors; what is found is the same.
         """
         from deltalakedb.mirror.log_reader import LogReader
         from deltalakedb.mirror.verify import verify_table
@@ -446,19 +448,21 @@ class Lake:
             open_reader = opener(spark, record.location, self.storage_options)
         return verify_table(self.store, storage, record, progress=progress, open_reader=open_reader)
 
-    def repair(self, name: str, *, dry_run: bool = False) -> Repair:
+    def repair(
+        self, name: str, *, dry_run: bool = False, progress: Progress | None = None
+    ) -> Repair:
         """Verify a table, and repair what can be repaired safely; the rest is told.
 
         Commit files that vanished are written from the ledger, byte for byte; those that a power
         cut has shortened on a local disk are completed; checkpoints, checksums and
         `_last_checkpoint` are made anew, and dl_active_files is rebuilt. Foreign commits are not
-        touched: see `adopt`. With `dry_run` nothing is written.
+        touched: see `adopt`. With `dry_run` nothing is written. `progress` is told as by `verify`.
         """
         from deltalakedb.mirror.repair import repair_table
 
         record = self._record(name)
         storage = self.open_storage(record.location)
-        return repair_table(self.store, storage, record, dry_run=dry_run)
+        return repair_table(self.store, storage, record, dry_run=dry_run, progress=progress)
 
     def adopt(self, name: str) -> Adopted:
         """Make commits that somebody else wrote to `_delta_log` versions of the catalog.

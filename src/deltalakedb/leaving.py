@@ -22,6 +22,7 @@ from deltalakedb.errors import (
 )
 from deltalakedb.mirror import export
 from deltalakedb.mirror.publish import Storages
+from deltalakedb.progress import Phases, Progress
 from deltalakedb.store.exports import gone
 from deltalakedb.store.reading import domain_metadata
 from deltalakedb.telemetry import span
@@ -29,8 +30,6 @@ from deltalakedb.transaction.drop_features import drop_features as features_to_d
 from deltalakedb.transaction.state import load_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from deltalakedb.mirror.export import Exported
     from deltalakedb.store import Store, TableRecord
     from deltalakedb.transaction.change import Change
@@ -48,15 +47,17 @@ def export_table(
     *,
     drop_features: bool,
     verify: bool,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Exported:
     """Publish, verify, checkpoint and unregister a table."""
+    phases = Phases(progress)
     storages = Storages(store.storage_options)
     storage = storages.at(table.location)
     dropped: set[str] = set()
     verified = not verify
     with span("deltalakedb.export", table=table.name):
         for _ in range(_ROUNDS):
+            phases.begin("Publishing versions")
             version = export.publish_all(store, storages, table)
             if not verified:
                 export.check_log(store, storage, table, progress=progress)
@@ -65,6 +66,7 @@ def export_table(
             if drop_features and change is not None:
                 dropped |= _drop(committer, change, state)
                 continue
+            phases.begin("Writing the last checkpoint")
             export.complete_log(store, storage, table, version)
             done = export.unregister(store, table, version)
             if done is not None:
@@ -102,7 +104,7 @@ def _drop(committer: Committer, change: Change, state: TableState) -> set[str]:
             f"Table {change.table.name!r} cannot be exported without the features that other "
             "writers may not know",
             why=f"{error.what}: {error.why}. It is still in the catalog",
-            fix="Keep them: drop_features=False, or --keep-features on the command line",
+            fix="Keep them: drop_features=False",
         ) from error
     after = state.protocol if outcome.state is None else outcome.state.protocol
     return set(writer_features(state.protocol) - writer_features(after))

@@ -16,7 +16,7 @@ from deltalakedb.snapshot.page_builder import after_commit
 from deltalakedb.snapshot.resolve import check_version, resolve, to_milliseconds
 from deltalakedb.snapshot.retained import needed_files
 from deltalakedb.snapshot.snapshot import snapshot_of
-from deltalakedb.store.reading import Known, find_history
+from deltalakedb.store.reading import Known, find_history, stream_history
 from deltalakedb.store.relations import LIVE
 from deltalakedb.telemetry import span
 from deltalakedb.transaction import change_table
@@ -162,6 +162,31 @@ class Table:
             )
         self._store.metrics.count("rows_scanned", len(found))
         return found
+
+    def iter_history(
+        self,
+        *,
+        operation: str | None = None,
+        committer: str | None = None,
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+    ) -> Iterator[VersionRecord]:
+        """All of these commits, newest first, in bounded memory.
+
+        A connection is held from the first one until the iterator is exhausted, closed or
+        collected.
+        """
+        first = 0 if since is None else to_milliseconds(since, name="since")
+        last = LIVE if until is None else to_milliseconds(until, name="until")
+        with span("deltalakedb.history", table=self.name), self._store.read() as session:
+            yield from stream_history(
+                session,
+                self.table_id,
+                operation=operation,
+                committer=committer,
+                since=first,
+                until=last,
+            )
 
     def needed_files(self, since_ms: int) -> Iterator[tuple[str, str | None]]:
         """Paths of all files that the versions since a time need, with their deletion vectors."""

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,10 +18,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import deltalakedb
+from deltalakedb.cli import mirror as cli_mirror
 from deltalakedb.cli.app import run
 from deltalakedb.cli.output import printable, size
 from deltalakedb.cli.schemas import read_schema
 from deltalakedb.errors import ConfigurationError
+from deltalakedb.telemetry import warning
 
 from fix_lake import add
 
@@ -114,7 +117,7 @@ def test_files_and_history_are_listed(command: Command, catalog: str) -> None:
     rows = as_json(command("files", "sales.orders", "--json"))
     assert sorted(row["path"] for row in rows) == ["a.parquet", "b.parquet"]
     assert "2.5 kB" in command("files", "sales.orders")[1]
-    assert "1 more" in command("files", "sales.orders", "--limit", "1")[1]
+    assert "1 more: --limit 0 shows all" in command("files", "sales.orders", "--limit", "1")[1]
     assert as_json(command("files", "sales.orders", "--version", "0", "--json")) == []
     (entry,) = as_json(command("history", "sales.orders", "--committer", "ann", "--json"))
     assert (entry["version"], entry["operation"], entry["num_adds"]) == (1, "WRITE", 2)
@@ -122,12 +125,77 @@ def test_files_and_history_are_listed(command: Command, catalog: str) -> None:
 
 
 @pytest.mark.usefixtures("orders")
-def test_a_table_is_imported_again_after_it_was_dropped(command: Command, catalog: str) -> None:
+def test_lists_end_where_they_are_told_to_and_say_so(command: Command, catalog: str) -> None:
+    with deltalakedb.connect(catalog, committer="ann") as lake:
+        table = lake.table("sales.orders")
+        table.commit([add(f"{number:03d}.parquet") for number in range(101)])
+        for number in range(20):
+            table.commit([add(f"more-{number}.parquet")])
+    # People get a page, and are told that there is more; programs get everything.
+    for some in ((), ("--where", "id > 0")):
+        code, out, err = command("files", "sales.orders", *some)
+        assert (code, out.count(".parquet")) == (0, 100), err
+        assert "more: --limit 0 shows all" in out.lower()
+        out = command("files", "sales.orders", *some, "--limit", "0")[1]
+        assert (out.count(".parquet"), "--limit" in out) == (121, False)
+        assert "--limit" not in command("files", "sales.orders", *some, "--limit", "121")[1]
+        assert len(as_json(command("files", "sales.orders", *some, "--json"))) == 121
+        limited = as_json(command("files", "sales.orders", *some, "--json", "--limit", "2"))
+        assert [row["path"] for row in limited] == ["000.parquet", "001.parquet"]
+    for some in ((), ("--committer", "ann")):
+        out = command("history", "sales.orders", *some)[1]
+        assert (out.count("WRITE"), "More: --limit 0 shows all." in out) == (20, True)
+        assert "--limit" not in command("history", "sales.orders", *some, "--limit", "0")[1]
+        assert len(as_json(command("history", "sales.orders", *some, "--json"))) >= 21
+    (newest,) = as_json(command("history", "sales.orders", "--limit", "1", "--json"))
+    assert newest["version"] == 21
+    assert as_json(command("history", "sales.orders", "--committer", "nobody", "--json")) == []
+    assert "No such commits" in command("history", "sales.orders", "--committer", "nobody")[1]
+    assert "--limit" not in command("history", "sales.orders", "--limit", "22")[1]
+
+
+def test_partition_values_are_objects(command: Command, catalog: str) -> None:
+    command("create", "t", "t", "id long, day date", "--partition-by", "day")
+    with deltalakedb.connect(catalog) as lake:
+        lake.table("t").append(pa.table({"id": [1], "day": pa.array([0], pa.date32())}))
+    (row,) = as_json(command("files", "t", "--json"))
+    assert row["partition_values"] == {"day": "1970-01-01"}
+
+
+@pytest.mark.usefixtures("orders")
+def test_a_dropped_table_keeps_its_files_and_can_come_back(
+    command: Command, catalog: str, tmp_path: Path
+) -> None:
     with deltalakedb.connect(catalog) as lake:
         lake.table("sales.orders").commit([add("a.parquet")])
-        lake.drop_table("sales.orders")
-    shown = as_json(command("import", "orders", "--name", "again", "--json"))
-    assert (shown["table"], shown["version"], shown["files"]) == ("again", 1, 1)
+    before = sorted(path for path in (tmp_path / "orders").rglob("*"))
+    code, out, _ = command("drop", "sales.orders")
+    assert code == 0
+    assert "no longer in this catalog. Nothing was deleted at" in out
+    assert sorted(path for path in (tmp_path / "orders").rglob("*")) == before
+    assert as_json(command("tables", "--json")) == []
+    # What it says about the way back can be typed.
+    back = shlex.split(out.partition("To take it back: `")[2].rstrip("`\n"))
+    assert back[:2] == ["deltalakedb", "import"]
+    shown = as_json(command(*back[1:], "--json"))
+    assert (shown["table"], shown["version"], shown["files"]) == ("sales.orders", 1, 1)
+    dropped = as_json(command("drop", f"{tmp_path}/orders", "--json"))
+    assert (dropped["table"], dropped["dropped"]) == ("sales.orders", True)
+
+
+@pytest.mark.usefixtures("orders")
+def test_versions_that_exist_nowhere_else_are_dropped_by_force_only(
+    command: Command, catalog: str
+) -> None:
+    with deltalakedb.connect(catalog, mirror="worker") as lake:
+        lake.table("sales.orders").commit([add("a.parquet")])
+    code, out, err = command("drop", "sales.orders")
+    assert (code, out) == (1, "")
+    for advice in ("`deltalakedb mirror once`", "`deltalakedb mirror status`", "--force"):
+        assert advice in err
+    assert as_json(command("show", "sales.orders", "--json"))["version"] == 1
+    assert command("drop", "sales.orders", "--force")[0] == 0
+    assert command("show", "sales.orders")[0] == 1
 
 
 @pytest.mark.usefixtures("orders")
@@ -146,7 +214,7 @@ def test_the_mirror_is_seen_and_driven(command: Command, catalog: str, tmp_path:
         "error": None,
     }
     assert "Nothing was waiting" in command("mirror", "once")[1]
-    assert "nothing to tell" in command("mirror", "status", "--behind")[1]
+    assert "All tables are published" in command("mirror", "status", "--behind")[1]
     # A foreign commit is told by exit code and text, and taken up again when it is gone.
     foreign = tmp_path / "orders" / "_delta_log" / f"{2:020d}.json"
     foreign.write_bytes(b"{}\n")
@@ -154,8 +222,15 @@ def test_the_mirror_is_seen_and_driven(command: Command, catalog: str, tmp_path:
         lake.table("sales.orders").commit([add("b.parquet")])
     code, out, _ = command("mirror", "status")
     assert (code, "drifted" in out) == (3, True)
+    for advice in ("deltalakedb verify", "deltalakedb adopt", "deltalakedb mirror retry"):
+        assert f"`{advice} sales.orders`" in out
+    assert "lake." not in out
+    code, out, _ = command("mirror", "status", "--json")
+    assert "`deltalakedb adopt sales.orders`" in json.loads(out)[0]["last_error"]
     code, out, _ = command("mirror", "retry", "sales.orders")
-    assert (code, "see verify" in out) == (3, True)
+    assert (code, "see `verify`" in out, "lake." in out) == (3, True, False)
+    code, out, _ = command("mirror", "retry", "sales.orders", "--json")
+    assert "`deltalakedb adopt sales.orders`" in json.loads(out)[0]["error"]
     foreign.unlink()
     assert command("mirror", "retry", "sales.orders")[0] == 0
     assert command("mirror", "status")[0] == 0
@@ -202,7 +277,9 @@ def test_old_versions_go_and_come_back(command: Command, catalog: str) -> None:
             lake.table("sales.orders").commit([add(f"{number}.parquet")])
     assert "no version is old enough" in command("expire", "sales.orders")[1]
     some = ("expire", "sales.orders", "--older-than", "0 days")
-    assert "would go" in command(*some, "--dry-run")[1]
+    assert "would be archived" in command(*some, "--dry-run")[1]
+    code, _, err = command(*some)
+    assert (code, "--archive" in err) == (1, True)
     gone = as_json(command(*some, "--archive", "archive", "--json"))
     assert (gone["first_version"], gone["last_version"]) == (0, 2)
     assert len(as_json(command("history", "sales.orders", "--json"))) == 1
@@ -221,8 +298,8 @@ def test_a_table_leaves_and_comes_back(command: Command, catalog: str, tmp_path:
     foreign.unlink()
     command("mirror", "retry", "sales.orders")
     out = command("export", "sales.orders")[1]
-    assert "sales.orders: version 2 is an ordinary Delta table at file://" in out
-    assert "Dropped, because nothing uses them: inCommitTimestamp." in out
+    assert "sales.orders has left the catalog at version 2. It is an ordinary Delta table" in out
+    assert "Features dropped because nothing uses them: inCommitTimestamp." in out
     assert as_json(command("export", "sales.orders", "--json"))["version"] == 2
     code, _, err = command("show", "sales.orders")
     assert (code, "was exported" in err) == (1, True)
@@ -244,7 +321,7 @@ def test_a_table_is_optimised_restored_and_cleaned(command: Command, catalog: st
     assert (done["files_removed"], done["files_added"], done["version"]) == (3, 1, 4)
     assert "nothing to do" in command("optimize", "sales.orders")[1]
     assert (
-        "version 5 is what version 2 was"
+        "version 5 is the same as version 2"
         in command(*("restore", "sales.orders", "--version", "2"))[1]
     )
     planned = command(
@@ -255,6 +332,7 @@ def test_a_table_is_optimised_restored_and_cleaned(command: Command, catalog: st
     code, _, err = command("vacuum", "sales.orders", "--retention-hours", "0")
     assert code == 1
     assert "168 hours" in err
+    assert "--allow-short-retention" in err
     assert as_json(command("vacuum", "sales.orders", "--json"))["files"] == 0
     code, _, err = command("restore", "sales.orders")
     assert code == 1
@@ -376,6 +454,41 @@ def test_a_worker_publishes_serves_metrics_and_ends_when_asked(
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0
     assert json.loads(process.stderr.readlines()[-1])["event"] == "mirror_worker_stopped"
+
+
+@pytest.mark.usefixtures("orders")
+def test_what_could_not_be_published_is_a_warning(
+    command: Command, catalog: str, tmp_path: Path
+) -> None:
+    foreign = tmp_path / "orders" / "_delta_log" / f"{1:020d}.json"
+    foreign.write_bytes(b"{}\n")
+    with deltalakedb.connect(catalog) as lake:
+        lake.table("sales.orders").append([{"id": 1, "day": None}])
+        lake.table("sales.orders").append([{"id": 2, "day": None}])
+    handlers = list(logging.getLogger("deltalakedb").handlers)
+    # The command itself succeeds: its commit is in the catalog.
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "_delta_log").write_text("a file where a folder belongs")
+    code, out, err = command("create", "other", "other", "id long")
+    assert (code, "version" in out) == (0, True)
+    assert err.startswith("Warning: ")
+    assert "mirror_" not in err
+    assert len(err.strip().splitlines()) == 1
+    # Where the command tells of it anyway, it is told once.
+    code, out, err = command("mirror", "retry", "sales.orders")
+    assert (code, err) == (3, "")
+    assert out.count("Nothing was overwritten") == 1
+    assert logging.getLogger("deltalakedb").handlers == handlers
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_workers_log_advises_commands(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with cli_mirror._logs_to_stderr(cli_mirror.LogFormat(form), "info"):
+        warning("mirror_failed", lambda: {"version": 3, "error": "See lake.verify('a')"})
+    err = capsys.readouterr().err
+    assert "mirror_failed" in err
+    assert "See `deltalakedb verify a`" in err
+    assert ("version=3" in err) is (form == "text"), "what is told stays as it is"
 
 
 def test_a_port_that_is_taken_is_told(

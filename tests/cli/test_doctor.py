@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import secrets
 import shlex
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -12,15 +14,19 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
-from deltalakedb.cli import checks
+import deltalakedb
+from deltalakedb.cli import checks, spark_check
 from deltalakedb.cli.app import run
 from deltalakedb.storage import open_storage
 from deltalakedb.store import Store
+from deltalakedb.store.roles import Rights
 from deltalakedb.store.url import Engine
 
 from fix_s3 import S3Server
+from postgres_server import PostgresServer
 
 Doctor = Callable[..., tuple[int, dict[str, dict[str, str]]]]
 
@@ -46,9 +52,9 @@ def test_a_healthy_installation_is_healthy(
         store.migrator.ensure()
     code, found = doctor("-c", catalog_url)
     assert code == 0
-    assert {
-        found[name]["state"] for name in ("python", "packages", "database", "schema", "clock")
-    } == {"ok"}
+    sound = ("python", "packages", "database", "rights", "schema", "clock")
+    assert {found[name]["state"] for name in sound} == {"ok"}
+    assert (found["spark"]["state"], "--spark" in found["spark"]["fix"]) == ("skipped", True)
     assert f"{engine} " in found["database"]["found"]
     assert found["object store"]["state"] == "skipped"
 
@@ -92,6 +98,106 @@ def test_a_server_that_does_not_answer_is_told_without_its_password(doctor: Doct
     assert "s3cret" not in str(found)
 
 
+@pytest.mark.parametrize(
+    ("may", "state", "says", "advises"),
+    [
+        ((True, True, True, True), "ok", "owns the catalog", ""),
+        ((True, True, True, False), "ok", "may read, commit and publish", "take its owner, lake"),
+        ((True, False, True, False), "ok", "as `deltalakedb mirror run`", "deltalakedb_writer"),
+        ((True, False, False, False), "ok", "may only read", "deltalakedb_writer, deltalakedb_m"),
+        ((True, True, False, False), "warning", "but not publish", "GRANT deltalakedb_mirror TO"),
+        ((False, False, False, False), "wrong", "may not even read", "deltalakedb_reader TO etl"),
+    ],
+)
+def test_what_a_role_may_do_is_told(
+    may: tuple[bool, bool, bool, bool], state: str, says: str, advises: str
+) -> None:
+    found = checks.judge_rights(Rights("etl", *may, has_roles=True, owner="lake"))
+    assert (found.state, found.name) == (state, "rights")
+    assert says in found.found
+    assert advises in found.fix
+
+
+def test_a_role_is_judged_by_what_it_may_do_on_the_server(
+    doctor: Doctor, postgres_server: PostgresServer
+) -> None:
+    database = postgres_server.create_database()
+    url = postgres_server.url(database)
+    name = f"doctor_{secrets.token_hex(4)}"
+    guest = url.replace("//postgres", f"//{name}", 1)
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{postgres_server.password}'")
+        try:
+            code, found = doctor("-c", guest)
+            assert (code, found["rights"]["state"]) == (0, "skipped")
+            deltalakedb.migrate(url)
+            code, found = doctor("-c", guest)
+            assert (code, found["rights"]["state"]) == (3, "wrong")
+            assert "deltalakedb_reader" in found["rights"]["fix"]
+            admin.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}")
+            code, found = doctor("-c", guest)
+            assert (code, found["rights"]["state"]) == (0, "ok")
+            assert "may only read" in found["rights"]["found"]
+        finally:
+            admin.execute(f"DROP OWNED BY {name}")
+            admin.execute(f"DROP ROLE {name}")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
+def test_a_file_that_must_not_be_written_to_is_told(doctor: Doctor, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/lake.db"
+    deltalakedb.migrate(url)
+    (tmp_path / "lake.db").chmod(0o400)
+    assert doctor("-c", url)[1]["rights"]["state"] == "wrong"
+
+
+def test_spark_is_started_and_asked_for_s3(
+    doctor: Doctor, s3_server: S3Server, s3_bucket: str
+) -> None:
+    if checks.check_java(wanted=True).state != "ok":
+        pytest.skip("there is no Java")
+    options = [f"--storage-option={k}={v}" for k, v in s3_server.storage_options.items()]
+    code, found = doctor("--spark", "--location", f"s3://{s3_bucket}/lake", *options)
+    assert code == 0, found
+    assert (found["java"]["state"], found["spark"]["state"]) == ("ok", "ok")
+    assert re.search(r"Spark 4\.\d.*counts 1", found["spark"]["found"])
+    # The tests' Spark has S3A only where peers were fetched; either way it is told.
+    s3a = found["spark on s3"]
+    assert (s3a["state"] == "ok") is ("hadoop-aws" not in s3a["fix"])
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("raise SystemExit('first\\nno such jar')", "no such jar"),
+        ("print('no JSON')", "ended with 0, and said nothing"),
+        ("import time; time.sleep(600)", "did not answer"),
+    ],
+)
+def test_a_spark_that_does_not_start_is_told(
+    monkeypatch: pytest.MonkeyPatch, script: str, says: str
+) -> None:
+    monkeypatch.setattr(spark_check, "_COMMAND", (sys.executable, "-c", script))
+    if "sleep" in script:
+        monkeypatch.setattr(spark_check, "_PATIENCE_SECONDS", 0.5)
+    (found,) = spark_check.check_spark(["s3://b/lake"], has_java=True)
+    assert (found.name, found.state) == ("spark", "wrong")
+    assert says in found.found
+    assert "deltalakedb.spark.probe" in found.fix
+
+
+def test_spark_on_s3_needs_hadoops_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    for has, state in ((True, "ok"), (False, "warning")):
+        told = {"spark": "4.2.0", "hadoop": "3.4.2", "rows": 1, "s3a": has}
+        script = f"print({json.dumps(told)!r})"
+        monkeypatch.setattr(spark_check, "_COMMAND", (sys.executable, "-c", script))
+        _, s3 = spark_check.check_spark(["s3a://b/lake"], has_java=True)
+        assert s3.state == state
+        assert ("org.apache.hadoop:hadoop-aws:3.4.2" in s3.fix) is not has
+        (alone,) = spark_check.check_spark(["/data"], has_java=True)
+        assert alone.state == "ok"
+
+
 @pytest.mark.parametrize(("theirs", "state"), [(500, "ok"), (61_000, "wrong"), (-61_000, "wrong")])
 def test_clocks_that_differ_are_told(theirs: int, state: str) -> None:
     found = checks._clock(1_000_000 + theirs, 1_000_000, 1_000_010)
@@ -119,6 +225,7 @@ def test_a_machine_without_java_is_told(doctor: Doctor, monkeypatch: pytest.Monk
     assert doctor()[1]["java"]["state"] == "skipped"
     code, found = doctor("--spark")
     assert (code, found["java"]["state"]) == (3, "wrong")
+    assert found["spark"]["state"] == "skipped"
     assert "JAVA_HOME" in found["java"]["fix"]
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import pty
+import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,6 +24,7 @@ import typer
 import deltalakedb
 from deltalakedb.cli.app import app, run
 from deltalakedb.cli.output import as_commands
+from deltalakedb.store.roles import roles_down_script, roles_script
 
 from fix_lake import SCHEMA
 
@@ -28,6 +33,7 @@ CONTRACT = {
     *("migrate", "tables", "create", "import", "show", "files", "history", "verify", "export"),
     *("mirror run", "mirror once", "mirror status", "mirror retry"),
     *("optimize", "vacuum", "restore", "rebuild", "expire", "demo", "serve", "doctor"),
+    *("drop", "roles"),
 }
 # They run until they are told to stop, or tell a story.
 WITHOUT_JSON = {"mirror run", "serve", "demo"}
@@ -68,11 +74,108 @@ def test_exit_codes_and_the_release_are_told(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.startswith("deltalakedb 0.")
 
 
-def test_advice_names_commands() -> None:
-    told = as_commands("See lake.verify('a b'); lake.mirror.run_once() or lake.drop_table('x')")
-    assert told == (
-        "See `deltalakedb verify 'a b'`; `deltalakedb mirror once` or lake.drop_table('x')"
+@pytest.mark.parametrize(
+    ("advice", "told"),
+    [
+        (
+            "See lake.verify('a b'); lake.mirror.run_once() or lake.drop_table('x')",
+            "See `deltalakedb verify 'a b'`; `deltalakedb mirror once` or `deltalakedb drop x`",
+        ),
+        (
+            "lake.drop_table('a', force=True), then lake.import_table('/x', name='a')",
+            "`deltalakedb drop a --force`, then `deltalakedb import /x --name a`",
+        ),
+        ('lake.show or lake.verify("it\'s")', "lake.show or `deltalakedb verify 'it'\"'\"'s'`"),
+        ("(table.history(), snapshot.files())", "(`deltalakedb history`, `deltalakedb files`)"),
+        (
+            "Pass version=3, or timestamp='2026-11-01T00:00:00Z'",
+            "Pass --version 3, or --timestamp 2026-11-01T00:00:00Z",
+        ),
+        ("Choose another one: name=…", "Choose another one: --name"),
+        ("allow_short_retention=True", "--allow-short-retention"),
+        ("drop_features=False", "--keep-features"),
+        ("Check storage_options", "Check --storage-option"),
+        # What somebody typed, a URL or a server's answer is no advice.
+        ("the condition 'version=3 AND force=True'", "the condition 'version=3 AND force=True'"),
+        ("no table 'lake.tables'", "no table 'lake.tables'"),
+        ("sqlite:///lake.tables", "sqlite:///lake.tables"),
+        ('<?xml version="1.0"?>', '<?xml version="1.0"?>'),
+        ("raise timeout=… in the catalog URL", "raise timeout=… in the catalog URL"),
+    ],
+)
+def test_advice_names_commands(advice: str, told: str) -> None:
+    assert as_commands(advice) == told
+
+
+def test_every_advice_has_a_command() -> None:
+    """Whatever an error of a room that commands use advises to call is a command, too."""
+    left = {}
+    for path in (ROOT / "src" / "deltalakedb").rglob("*.py"):
+        if {"spark", "web"} & set(path.parts):
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.keyword) and node.arg == "fix":
+                told = as_commands(_constant_text(node.value))
+                if re.search(r"\blake\.(?!db\b|duckdb\b)|storage_options|[a-z]=…", told):
+                    left[f"{path.name}:{node.value.lineno}"] = told
+    # Of a catalog URL.
+    assert {where for where, told in left.items() if "in the catalog URL" not in told} == set()
+
+
+def _constant_text(node: ast.expr) -> str:
+    """The text of an expression, with 'x' for whatever is filled in."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_constant_text(part) for part in node.values)
+    if isinstance(node, ast.FormattedValue):
+        return "'x'"
+    return " ".join(
+        _constant_text(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)
     )
+
+
+@pytest.mark.parametrize("arguments", [[], ["mirror"]])
+def test_without_a_command_the_help_is_shown(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    out, err = capsys.readouterr()
+    assert "Usage: deltalakedb" in out
+    assert "status" in out or "history" in out
+    assert err == ""
+
+
+def test_the_module_is_the_command_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "deltalakedb"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (2, "")
+    assert "Usage: deltalakedb" in done.stdout
+
+
+def test_examples_of_the_help_are_commands() -> None:
+    found = 0
+    for name, command in _commands():
+        for line in (command.epilog or "").splitlines():
+            if line.startswith("deltalakedb "):
+                found += 1
+                words = shlex.split(line.partition(" | ")[0])[1:]
+                assert words[: len(name.split())] == name.split()
+                given = words[len(name.split()) :]
+                if any(one.name == "catalog" for one in command.params):
+                    given += ["--catalog", "sqlite:///lake.db"]
+                command.make_context(name, given)
+    assert found >= 15
+
+
+def test_the_roles_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["roles"]) == 0
+    assert capsys.readouterr().out == roles_script()
+    assert run(["roles", "--down"]) == 0
+    assert capsys.readouterr().out == roles_down_script()
+    assert run(["roles", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"sql": roles_script()}
 
 
 def test_a_shell_completes_commands_and_options(tmp_path: Path) -> None:
@@ -137,16 +240,22 @@ def test_progress_is_shown_on_a_terminal_and_never_to_programs(
         table.append([{"id": 2}])
         for name in ("one", "two"):
             shutil.copytree("orders", name)
-    for number, (command, title) in enumerate(
+    for number, (command, *titles) in enumerate(
         (
-            ("import one", "Reading versions"),
-            ("verify orders", "Comparing versions"),
-            ("optimize orders", "Compacting"),
-            ("vacuum orders", "Deleting"),
+            ("import one", "Reading versions", "Writing versions", "Comparing with the log"),
+            (
+                *("verify orders", "Listing the log", "Comparing versions"),
+                *("Comparing checkpoints", "Replaying the log", "Checking the catalog"),
+            ),
+            ("repair orders", "Comparing versions", "Repairing"),
+            ("optimize orders", "Finding small files", "Rewriting files"),
+            ("vacuum orders", "Finding what is needed", "Listing files", "Deleting files"),
+            ("vacuum orders --dry-run", "Finding what is needed", "Listing files"),
+            ("expire orders", "Archiving versions"),
             ("mirror once", "Publishing versions"),
         )
     ):
         told = on_terminal(*command.split())
-        assert title in told, command
+        assert [title for title in titles if title not in told] == [], command
         silent = command.replace("one", "two") if number == 0 else command
         assert on_terminal(*silent.split(), "--json") == "", command

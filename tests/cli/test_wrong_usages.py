@@ -53,16 +53,16 @@ def cli(title: str, usage: str, ends: int = 1, **more: str) -> Case:
 
 CHAPTERS: dict[str, list[Case]] = {
     "Commands and options": [
-        cli("A command that there is not", "tabels", 2),
+        cli("An unknown command", "tabels", 2),
         cli("No catalog is named", "tables", 2, DELTALAKEDB_CATALOG=""),
-        cli("An option that there is not", "files sales.orders --wher 'id = 1'", 2),
+        cli("An unknown option", "files sales.orders --wher 'id = 1'", 2),
         cli("An argument is missing", "show", 2),
         cli("A word where a number belongs", "files sales.orders --limit many", 2),
         cli("A number out of range", "mirror once --concurrency 0", 2),
         cli("A setting of the object store without value", "tables --storage-option region", 2),
         cli("A property without value", "create t new 'id long' --property owner", 2),
-        cli("A log level that there is not", "mirror run --log-level loud", 2),
-        cli("No size at all for new files", "optimize sales.orders --target-mb 0", 2),
+        cli("An unknown log level", "mirror run --log-level loud", 2),
+        cli("New files of no size", "optimize sales.orders --target-mb 0", 2),
         cli("The port of the page is taken", "serve --port TAKEN"),
         cli("The port of the metrics is taken", "mirror run --metrics-port TAKEN"),
     ],
@@ -85,7 +85,7 @@ CHAPTERS: dict[str, list[Case]] = {
             f"create t new 'id long' -c {PG % 'reader:right-password'}",
         ),
         cli("The folder does not exist", "tables -c sqlite:///nowhere/lake.db"),
-        cli("A file that is no database", "tables -c sqlite:///text.db"),
+        cli("A file that is not a database", "tables -c sqlite:///text.db"),
         cli("DuckDB told to open a SQLite file", "tables -c duckdb:///lake.db"),
         cli("A second process on a DuckDB file", "tables -c duckdb:///held.duckdb?timeout=0.1"),
         cli(
@@ -101,10 +101,10 @@ CHAPTERS: dict[str, list[Case]] = {
         cli("No Java for Spark", "doctor --spark --json", 3, needs="java"),
     ],
     "Tables and versions": [
-        cli("A table that there is not", "show sales.order"),
-        cli("A version that there is not", "show sales.orders --version 99"),
+        cli("A table that does not exist", "show sales.order"),
+        cli("A version that does not exist", "show sales.orders --version 99"),
         cli("A time before the table", "show sales.orders --timestamp 2001-01-01T00:00:00Z"),
-        cli("A time that is none", "show sales.orders --timestamp yesterday"),
+        cli("A time that cannot be read", "show sales.orders --timestamp yesterday"),
         cli(
             "A version and a time",
             "show sales.orders --version 1 --timestamp 2001-01-01T00:00:00Z",
@@ -113,22 +113,24 @@ CHAPTERS: dict[str, list[Case]] = {
         cli("A location that is taken", "create sales.more orders 'id long'"),
         cli("A Delta table lies there already", "create sales.more foreign 'id long'"),
         cli("A column without type", "create t new id"),
-        cli("A type that there is not", "create t new 'id number'"),
-        cli("Partitioned by what is no column", "create t new 'id long' --partition-by day"),
+        cli("An unknown type", "create t new 'id number'"),
+        cli("Partitioned by an unknown column", "create t new 'id long' --partition-by day"),
         cli(
-            "A property with a value that cannot be",
+            "A property with an impossible value",
             "create t new 'id long' --property delta.checkpointInterval=often",
         ),
-        cli("Nothing to go back to", "restore sales.orders --version 99"),
-        cli("Back to where?", "restore sales.orders"),
+        cli("A version to restore that does not exist", "restore sales.orders --version 99"),
+        cli("Restore to which version?", "restore sales.orders"),
         cli("A clone over a table", "clone sales.orders lost --name sales.copy"),
         cli("No Parquet files to convert", "convert notes"),
+        cli("Folders that name partition columns", "convert parquet"),
+        cli("A name that an import would take", "import foreign --name sales.orders"),
     ],
     "Conditions": [
-        cli("A column that there is not", "files sales.orders --where 'price > 3'"),
+        cli("An unknown column", "files sales.orders --where 'price > 3'"),
         cli("A value of another type", "files sales.orders --where \"id > 'x'\""),
-        cli("No SQL", "files sales.orders --where 'id >> (3'"),
-        cli("Compacting by what is no partition", "optimize sales.orders --where 'id = 1'"),
+        cli("A condition that is not SQL", "files sales.orders --where 'id >> (3'"),
+        cli("Optimizing by a column of no partition", "optimize sales.orders --where 'id = 1'"),
     ],
     "The log": [
         cli("No Delta table there", "import notes"),
@@ -138,9 +140,11 @@ CHAPTERS: dict[str, list[Case]] = {
         cli("Imported already", "import orders --name sales.again"),
         cli("A drifted table cannot leave", "export sales.drifted"),
         cli("Foreign commits that are garbage", "adopt sales.drifted"),
-        cli("A table to retry that there is not", "mirror retry sales.nothing"),
+        cli("A table to retry that does not exist", "mirror retry sales.nothing"),
         cli("A retention that is too short", "vacuum sales.orders --retention-hours 0"),
-        cli("A duration that is none", "expire sales.orders --older-than soon"),
+        cli("Nowhere to put expired versions", "expire sales.orders --older-than '0 days'"),
+        cli("Versions that exist nowhere else", "drop sales.drifted"),
+        cli("A duration that cannot be read", "expire sales.orders --older-than soon"),
         cli("No archive there", "restore-expired sales.orders notes"),
     ],
     "Disks and object stores": [
@@ -148,6 +152,12 @@ CHAPTERS: dict[str, list[Case]] = {
         cli(
             "A full disk, for the catalog",
             "create t new 'id long' -c sqlite:///full/small.db",
+            needs="disk",
+        ),
+        cli("A full disk, for a new catalog", "migrate -c sqlite:///full/new.db", needs="disk"),
+        cli(
+            "A full disk, for a new DuckDB catalog",
+            "migrate -c duckdb:///full/new.duckdb",
             needs="disk",
         ),
         cli(
@@ -163,11 +173,11 @@ CHAPTERS: dict[str, list[Case]] = {
         ),
         Case("A full disk", 'lake.table("sales.full").append(rows)', "StorageError", "disk"),
         cli("No such bucket", "import s3://no-such-bucket/table", needs="s3"),
-        cli("A store that is not known", "import ftp://host/table"),
+        cli("An unknown object store", "import ftp://host/table"),
     ],
     "Python": [
         Case(
-            "Columns that the table has not",
+            "Columns that the table does not have",
             'lake.table("sales.orders").append(pa.table({"id": [3], "price": [1.5]}))',
             "SchemaMismatchError",
         ),
@@ -177,7 +187,7 @@ CHAPTERS: dict[str, list[Case]] = {
             "SchemaMismatchError",
         ),
         Case(
-            "Null where it may not be",
+            "Null in a column that must not be null",
             'lake.table("sales.orders").append([{"id": None, "day": "mon"}])',
             "ConstraintViolatedError",
         ),
@@ -197,7 +207,7 @@ CHAPTERS: dict[str, list[Case]] = {
             "UnexpectedVersionError",
         ),
         Case(
-            "An action that is none",
+            "An action that is not valid",
             'lake.table("sales.orders").commit([{"add": {"path": 5}}])',
             "InvalidActionError",
         ),
@@ -217,12 +227,12 @@ CHAPTERS: dict[str, list[Case]] = {
             "DataFileError",
         ),
         Case(
-            "An option with a value that there is not",
+            "An option with an unknown value",
             'deltalakedb.connect("sqlite:///lake.db", mirror="sometimes")',
             "ConfigurationError",
         ),
         Case(
-            "One of two tables that there is not, in a transaction",
+            "A table of a transaction does not exist",
             "with lake.transaction() as tx:\n"
             '    tx.table("sales.orders").append(rows)\n'
             '    tx.table("sales.nothing").append(rows)',
@@ -242,7 +252,7 @@ CHAPTERS: dict[str, list[Case]] = {
             "spark",
         ),
         Case(
-            "A table that there is not, for Spark",
+            "A table that does not exist, for Spark",
             'DeltaTable.forName(spark, "sales.order", catalog="sqlite:///lake.db")',
             "TableNotFoundError",
             "spark",
@@ -257,6 +267,12 @@ CHAPTERS: dict[str, list[Case]] = {
     ],
 }
 CASES = [case for cases in CHAPTERS.values() for case in cases]
+# What only somebody in Python can follow. Options of a catalog URL are written in the same way.
+_PYTHON = re.compile(
+    r"\b(?:lake|table|snapshot|tx|spark)\.(?!db\b|duckdb\b)[a-z_]+"
+    r"|\bdeltalakedb\.[a-z]|storage_options|\bpyarrow\b|\bdatetime\b|\btimedelta\b"
+    r"|(?<![-\w?&])(?!(?:timeout|pool_size|sslmode|threads)=)[a-z_]+=(?:…|True|False|None|['\d{(\[])"
+)
 # No package of an extra is there: what is told to somebody who installed `deltalakedb` alone.
 _BARE = """
 import io, json, shlex, sys
@@ -277,12 +293,12 @@ for usage in usages:
 """
 _INTRODUCTION = """# What people do wrong, and what they are told
 
-Each of these was done on a lake with everything in it that can be wrong, and this is what was
-printed. No row of a catalog, no file and no folder is different afterwards.
-`tests/cli/test_wrong_usages.py` does them all again, and compares.
+Each of these was tried on a lake in which everything is wrong that can be, and this is what was
+printed. No row of a catalog, no file and no folder has changed afterwards.
+`tests/cli/test_wrong_usages.py` tries them all again and compares.
 
-Exit codes of commands: 1 refused or failed; 2 wrong usage; 3 done, but something is not as it
-should be. In Python every error is a `deltalakedb.errors.DeltaLakeDbError`: its class is the kind,
+Exit codes of commands: 1 refused or failed; 2 wrong usage; 3 done, but something needs your
+attention. In Python every error is a `deltalakedb.errors.DeltaLakeDbError`: its class is the kind,
 and `what`, `why` and `fix` are its parts.
 """
 
@@ -345,6 +361,9 @@ def test_a_wrong_usage_is_told_in_a_paragraph_and_changes_nothing(
     )
     assert ends == case.ends, told
     _check_paragraph(told)
+    if isinstance(case.ends, int):
+        found = _PYTHON.search(told)
+        assert found is None, f"{found} is nothing to type at the command line"
     after = world.state(fresh=True)
     assert {name for name in {*before, *after} if before.get(name) != after.get(name)} == set()
     section = _section(case, world, told)

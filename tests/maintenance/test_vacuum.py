@@ -1,6 +1,7 @@
 """Files that no version needs any more are deleted, and no others, on every engine."""
 
 import os
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from deltalakedb.errors import ConfigurationError
 from deltalakedb.lake import Lake
 from deltalakedb.maintenance import vacuum
 from deltalakedb.table import Table
+from listener import Listener
 
 from fix_lake import OpenLake
 
@@ -83,6 +85,28 @@ def test_files_of_old_versions_and_of_failed_writes_go(table: Table) -> None:
     assert len(before) == 6
     assert table.snapshot().to_arrow().to_pylist() == [{"id": 3, "part": "%"}]
     assert vacuum(table, retention_hours=0, allow_short_retention=True).files == 0
+
+
+def test_what_takes_long_is_told(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[vacuum.__module__], "_AT_ONCE", 1)
+    planned = Listener()
+    vacuum(table, retention_hours=0, allow_short_retention=True, dry_run=True, progress=planned)
+    assert [*planned.told] == ["Finding what is needed", "Listing files"]
+    assert planned.told["Finding what is needed"] == [(1, 0)]
+    assert [done for done, _ in planned.told["Listing files"]][:3] == [1, 2, 3]
+    listener = Listener()
+    plain: list[tuple[int, int]] = []
+    age(table, 2)
+    vacuum(table, retention_hours=1, allow_short_retention=True, progress=listener)
+    assert [*listener.told] == [*planned.told, "Deleting files"]
+    age(table, 2)
+    vacuum(
+        table,
+        retention_hours=0,
+        allow_short_retention=True,
+        progress=lambda *step: plain.append(step),
+    )
+    assert plain == [(1, 2), (2, 2)], "a plain function hears of deletions alone"
 
 
 def test_files_that_a_version_within_the_retention_needs_stay(table: Table) -> None:

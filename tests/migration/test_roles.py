@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -38,7 +38,14 @@ from deltalakedb.store.relations import (
     TABLES,
     VERSIONS,
 )
-from deltalakedb.store.roles import roles_down_script, roles_script
+from deltalakedb.store.roles import (
+    MIRROR,
+    READER,
+    WRITER,
+    Rights,
+    roles_down_script,
+    roles_script,
+)
 
 from fix_store import commit, new_table
 from postgres_server import PostgresServer
@@ -359,7 +366,61 @@ def test_a_login_without_a_role_is_told_what_to_do(catalog: Catalog) -> None:
         store.migrator.ensure()
     if catalog.owner.dialect.url.schema == "public":  # which everybody may look into
         assert raised.type is CatalogPermissionError
-        assert "Grant it one of the roles" in str(raised.value)
+        assert "To read, run GRANT deltalakedb_reader TO nobody_public" in raised.value.fix
+
+
+@pytest.mark.parametrize(
+    ("role", "lacks"),
+    [
+        ("reader", "GRANT deltalakedb_writer, deltalakedb_mirror TO"),
+        ("writer", "GRANT deltalakedb_mirror TO"),
+        ("mirror", "GRANT deltalakedb_writer TO"),
+        ("both", "migrating take its owner, owner_"),
+    ],
+)
+def test_whoever_is_refused_is_told_which_role_is_missing(
+    catalog: Catalog, role: str, lacks: str
+) -> None:
+    store = catalog.login(role)
+    with pytest.raises(CatalogPermissionError) as raised, store.write() as session:
+        session.script("DELETE FROM dl_table_versions")
+    assert lacks in raised.value.fix
+    assert PASSWORD not in str(raised.value)
+    # What it names is what helps: the rights of the role are those that it tells.
+    found = rights_of(store)
+    expected = {
+        "reader": (READER,),
+        "writer": (READER, WRITER),
+        "mirror": (READER, MIRROR),
+        "both": (READER, WRITER, MIRROR),
+    }[role]
+    assert (found.roles, found.owns, found.has_roles) == (expected, False, True)
+    assert found.user.startswith(f"{role}_")
+
+
+def rights_of(store: Store) -> Rights:
+    (row,) = store.dialect.ask(lambda session: session.run("rights"))
+    return Rights.from_row(row)
+
+
+def test_the_owner_owns(catalog: Catalog) -> None:
+    found = rights_of(catalog.owner)
+    assert (found.owns, found.owner) == (True, found.user)
+
+
+def test_rights_of_somebody_who_sees_no_catalog(postgres_url: str) -> None:
+    with closing(Store.open(postgres_url)) as store:
+        found = rights_of(store)
+    assert (found.owner, found.roles, found.owns) == (None, (), False)
+    assert "sees no catalog here" in found.advice()
+
+
+def test_roles_that_do_not_exist_are_made_first() -> None:
+    rights = Rights("Ann", True, False, False, False, has_roles=False, owner="lake")
+    assert rights.advice().startswith(
+        'To commit and publish, make the roles with `deltalakedb roles | psql "$OWNER_URL"`, then '
+        'run GRANT deltalakedb_writer, deltalakedb_mirror TO "Ann" as lake, who owns the catalog.'
+    )
 
 
 def test_the_roles_end_at_their_schema(catalog: Catalog) -> None:

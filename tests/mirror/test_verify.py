@@ -20,6 +20,7 @@ from deltalakedb.mirror.verify import verify_table
 from deltalakedb.mirror.verify_commits import take_scope
 from deltalakedb.storage import Storage
 from deltalakedb.table import Table
+from listener import Listener
 from mirror.conftest import NewTable
 from mirror.logs import checkpointed, eventful, log_file, log_of, one
 
@@ -52,8 +53,35 @@ def test_a_published_table_is_found_in_order(queued: Lake, table: Table) -> None
     )
     assert (verification.compared, verification.pending, verification.cleaned) == (6, 0, 0)
     assert (verification.replays, verification.files, verification.checkpoints) == (2, 3, (2, 4))
-    assert told[-1] == (6, 6)
+    assert told == [(6, 6)], "a plain function hears of versions alone"
     assert verification.to_dict()["ok"] is True
+
+
+def test_every_phase_is_told(queued: Lake, table: Table) -> None:
+    for version in (2, 4):
+        checkpointed(queued, table, version)
+    listener = Listener()
+    assert queued.verify(table.name, progress=listener).ok
+    assert [*listener.told] == [
+        *("Listing the log", "Comparing versions", "Comparing checkpoints", "Comparing checksums"),
+        *("Replaying the log", "Checking the catalog"),
+    ]
+    assert listener.told["Comparing versions"] == [(6, 6)]
+    assert listener.told["Comparing checkpoints"] == [(0, 2), (1, 2), (2, 2)]
+    # All six commits from the beginning, and the last one from the checkpoint of version 4.
+    assert listener.told["Replaying the log"] == [(0, 7), (6, 7), (7, 7)]
+
+
+def test_each_commit_of_a_replay_is_told(
+    queued: Lake, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltalakedb.mirror.verify._TELL_EACH", 2)
+    queued.mirror.run_once()
+    listener = Listener()
+    assert queued.verify(table.name, progress=listener).ok
+    assert listener.told["Replaying the log"] == [(0, 6), (2, 6), (4, 6), (6, 6), (6, 6)]
+    listed = listener.told["Listing the log"]
+    assert listed[0] == (2, 0), "nobody knows how many there will be"
 
 
 def test_what_is_not_published_yet_is_not_missed(queued: Lake, new_table: NewTable) -> None:

@@ -1,16 +1,22 @@
 """The demo is told as it stands: what it prints, it has checked."""
 
+import re
+import signal
 import subprocess
 import sys
+import threading
+import urllib.request
+from functools import partial
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from deltalakedb.demo import main
+from deltalakedb.demo import main, story
 from deltalakedb.demo.story import tell
 from deltalakedb.demo.telling import Telling
 from deltalakedb.errors import ConfigurationError
+from deltalakedb.lake import Lake
 
 CLAIMS = (
     "Spark writes two tables",
@@ -21,7 +27,8 @@ CLAIMS = (
     "published the rest up to version 125",
     "the same as the catalog has",
     "http://127.0.0.1:",
-    "deltalakedb serve   --catalog sqlite:///",
+    "-m deltalakedb serve --catalog sqlite:///",
+    "make demo ARGS=--keep",
 )
 
 
@@ -29,10 +36,67 @@ def test_every_chapter_holds(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     telling = Telling()
-    tell(telling, tmp_path, session=spark)
+    place = tmp_path / "a folder"
+    place.mkdir()
+    tell(telling, place, session=spark)
     told = capsys.readouterr().out
     assert telling.failed == 0, told
     assert [claim for claim in CLAIMS if claim not in told] == []
+    # What it says in the end can be pasted, wherever one is and whatever is on the PATH.
+    commands = [line for line in told.splitlines() if line.strip().startswith(sys.executable)]
+    answers = {
+        name: _pasted(line)
+        for line in commands
+        for name in ("tables", "history", "import deltalake")
+        if name in line
+    }
+    assert "sales.daily" in answers["tables"]
+    assert "WRITE" in answers["history"]
+    assert "price" in answers["import deltalake"]
+    assert len(commands) == 4
+
+
+def _pasted(line: str) -> str:
+    done = subprocess.run(
+        ["/bin/sh", "-c", line],
+        cwd="/",
+        env={"HOME": "/"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_page_is_kept_until_somebody_interrupts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = []
+
+    def look_and_interrupt() -> None:
+        told = capsys.readouterr().out
+        (address,) = re.findall(r"page is at (http://\S+) until you press Ctrl-C", told)
+        with urllib.request.urlopen(f"{address}/tables") as answer:  # noqa: S310 - our own
+            seen.append((told, answer.status))
+
+    monkeypatch.setattr(story, "_until_interrupted", look_and_interrupt)
+    url = f"sqlite:///{tmp_path}/lake.db"
+    with Lake.connect(url) as lake:
+        telling = Telling()
+        end = partial(story._end, telling, tmp_path, url, keep=True)
+        story._operations_page(telling, lake, end, keep=True)
+    ((told, status),) = seen
+    assert status == 200
+    assert f"--catalog {url}" in told, "what to look at is told before"
+    assert "Nothing is left running" not in told
+
+
+def test_an_interrupt_ends_the_waiting() -> None:
+    timer = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    story._until_interrupted()
+    timer.join()
 
 
 def test_a_folder_that_is_in_use_is_left_alone(tmp_path: Path) -> None:

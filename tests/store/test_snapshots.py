@@ -267,7 +267,11 @@ def test_history_is_searched_in_sql(open_lake: OpenLake, clock: ManualClock) -> 
         table.commit([add(f"{number}")], operation=operation)
 
     def found(**options: object) -> list[int]:
-        return [record.version for record in table.history(**options)]  # type: ignore[arg-type]
+        records = table.history(**options)  # type: ignore[arg-type]
+        if "limit" not in options:
+            streamed = table.iter_history(**options)  # type: ignore[arg-type]
+            assert list(streamed) == records
+        return [record.version for record in records]
 
     assert found() == [4, 3, 2, 1, 0]
     assert found(limit=2) == [4, 3]
@@ -291,8 +295,10 @@ def test_a_limit_is_a_whole_number(table: Table, limit: int) -> None:
 
 
 def test_a_time_of_the_history_is_checked(table: Table) -> None:
-    with pytest.raises(ConfigurationError, match="since='soon'"):
+    with pytest.raises(ConfigurationError, match="The since 'soon' is not a time"):
         table.history(since="soon")
+    with pytest.raises(ConfigurationError, match="The until 5 is not a time"):
+        next(table.iter_history(until=5))  # type: ignore[arg-type]
 
 
 # --- metrics ------------------------------------------------------------------------------

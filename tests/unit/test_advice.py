@@ -37,10 +37,11 @@ def test_what_no_command_does_stays_as_it_is() -> None:
         "`deltalakedb adopt`, or `deltalakedb repair`"
     )
     assert as_commands("lake.import_table(location, name)") == "`deltalakedb import`"
-    assert as_commands("lake.export('x', verify=False)") == "`deltalakedb export x`"
+    assert as_commands("lake.export('x', verify=False)") == "`deltalakedb export x --no-verify`"
 
 
 def test_options_of_the_store_are_those_of_the_command() -> None:
     assert as_commands("Check the location and storage_options.") == (
-        "Check the location and the storage options (`--storage-option`)."
+        "Check the location and --storage-option."
     )
+    assert as_commands("lake.drop_table('-x', force=True)") == "`deltalakedb drop --force -- -x`"

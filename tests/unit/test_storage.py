@@ -15,6 +15,7 @@ from deltalakedb.errors import (
     StorageUnavailableError,
 )
 from deltalakedb.storage import Storage, open_storage
+from deltalakedb.storage.failures import said
 
 from fix_s3 import S3Server
 
@@ -328,3 +329,20 @@ def test_checksums_that_hadoop_keeps_beside_local_files_do_not_outlive_them(
         stale.write_bytes(b"crc")
         act()
         assert not stale.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("Generic S3 error: no route to host\nmore", "Generic S3 error: no route to host"),
+        (
+            '404 Not Found: <?xml version="1.0"?>\n<Code>NoSuchBucket</Code><Message>No</Message>',
+            "404 Not Found: NoSuchBucket: No",
+        ),
+        ("status code: 403: <Error><Code>AccessDenied</Code>", "status code: 403: AccessDenied"),
+        ('status code: 500: <?xml version="1.0"?>', "status code: 500"),
+        ("", "OSError"),
+    ],
+)
+def test_what_a_store_said_is_told_without_its_document(text: str, told: str) -> None:
+    assert said(OSError(text) if text else OSError()) == told

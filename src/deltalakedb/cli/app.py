@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import traceback
 from collections.abc import Sequence
@@ -11,25 +12,32 @@ from typing import Annotated, Any
 
 import typer
 
-from deltalakedb.cli import doctor, log, maintenance, mirror, serve, tables
+from deltalakedb.cli import doctor, log, maintenance, mirror, roles, serve, tables
+from deltalakedb.cli.notices import notices
+from deltalakedb.cli.options import Panel
 from deltalakedb.cli.output import as_commands, console, printable
 from deltalakedb.errors import DeltaLakeDbError
 
 app = typer.Typer(
     name="deltalakedb",
     help="Delta Lake tables whose transaction log lives in a SQL database.\n\n"
-    "Exit codes: 0 done; 1 refused or failed; 2 wrong usage; 3 done, but something is not as it "
-    "should be (drift was found, versions could not be published, a check failed); "
+    "Name the database with --catalog URL, or once and for all in the environment: export "
+    "DELTALAKEDB_CATALOG=sqlite:///lake.db\n\n"
+    "Exit codes: 0 done; 1 refused or failed; 2 wrong usage; 3 done, but something needs your "
+    "attention (drift was found, versions could not be published, a check failed); "
     "130 interrupted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(mirror.app, name="mirror")
 tables.register(app)
-log.register(app)
 maintenance.register(app)
+app.command(rich_help_panel=Panel.UPKEEP)(tables.rebuild)
+log.register(app)
+app.add_typer(mirror.app, name="mirror", rich_help_panel=Panel.LOG)
+app.command(rich_help_panel=Panel.OPERATIONS)(tables.migrate)
 doctor.register(app)
+roles.register(app)
 serve.register(app)
 
 # typer has a click of its own since 0.24 and used the package before: this is the one in use.
@@ -47,7 +55,9 @@ def _tell_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
 @app.callback()
 def _options(
     *,
-    debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error too.")
+    ] = False,
     version: Annotated[  # noqa: ARG001 - its callback has told it
         bool,
         typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the release."),
@@ -57,26 +67,34 @@ def _options(
     _debug = debug
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.OPERATIONS)
 def demo(
     *,
     folder: Annotated[
-        Path | None, typer.Option(help="A new or empty folder for its data; any, unless named.")
+        Path | None,
+        typer.Option(help="A new or empty folder for its data; a temporary one, if left out."),
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Go on serving the operations page until Ctrl-C.")
+        bool, typer.Option("--keep", help="Keep serving the operations page until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Tell the whole story on SQLite and local files, with Spark and delta-rs."""
+    """Show what deltalakedb does, in two minutes: SQLite, local files, Spark and delta-rs."""
     from deltalakedb.demo import main
 
     raise typer.Exit(main(folder=folder, keep=keep))
 
 
+for _command in (*app.registered_commands, *mirror.app.registered_commands):
+    # The lines of a docstring are those of its file, and not of somebody's terminal.
+    _paragraphs = (inspect.getdoc(_command.callback) or "").split("\n\n")
+    _command.help = "\n\n".join(" ".join(text.split()) for text in _paragraphs)
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run a command; its exit code."""
     try:
-        code = app(list(arguments), prog_name="deltalakedb", standalone_mode=False)
+        with notices():
+            code = app(list(arguments), prog_name="deltalakedb", standalone_mode=False)
     except _WrongUsage as error:
         return _tell_usage(error)
     except DeltaLakeDbError as error:
@@ -107,13 +125,12 @@ def _tell(error: Exception, text: str) -> None:
 def _tell_usage(error: Any) -> int:
     """What cannot be understood, and where the usage is described; 2."""
     message = str(error.format_message()).strip()
-    if "\n" in message:
-        # No command was named: the message is the help.
-        sys.stderr.write(f"{message}\n")
+    if not message:
+        # No command was named: the help has been shown instead.
         return 2
     path = error.ctx.command_path if error.ctx else "deltalakedb"
     ended = message if message.endswith((".", "?", "!")) else f"{message}."
-    _tell(error, f"{ended} {path} --help tells what can be given.")
+    _tell(error, f"{ended} See: {path} --help.")
     return 2
 
 

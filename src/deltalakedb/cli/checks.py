@@ -6,25 +6,26 @@ name of its own is created and deleted again, and where that cannot be, its name
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
 from importlib import import_module, metadata
 from pathlib import Path
 from time import time
-from typing import Any, Literal
 
+from deltalakedb.cli.check import Check
+from deltalakedb.cli.output import as_commands
+from deltalakedb.cli.spark_check import check_spark
 from deltalakedb.errors import DeltaLakeDbError, StorageError
 from deltalakedb.spark.java import java_home
 from deltalakedb.storage import Storage, local_path, normalise_location, open_storage
 from deltalakedb.store import Store
+from deltalakedb.store.roles import MIRROR, Rights
 from deltalakedb.store.url import CatalogUrl, parse_url
-
-State = Literal["ok", "warning", "wrong", "skipped"]
 
 OLDEST_PYTHON = (3, 11)
 # Leases of workers last 30 seconds, and are given by each worker's own clock.
@@ -41,34 +42,29 @@ _MODULES: Mapping[str, Mapping[str, str]] = {
     "spark": {"pyspark": "pyspark", "pandas": "pandas"},
     "otel": {"opentelemetry-api": "opentelemetry.trace"},
 }
+_ONE_WORKER = (
+    "let one worker only publish there: connect writers with mirror='worker', and run a single "
+    "`deltalakedb mirror run`"
+)
 _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[[^]]*\])?(?P<bounds>[^;]*)")
 _BOUND = re.compile(r"(?P<sign>>=|<)\s*(?P<number>[0-9.]+)")
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at."""
-
-    name: str
-    state: State
-    found: str
-    fix: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return asdict(self)
 
 
 def all_checks(
     catalog: str | None, locations: Sequence[str], options: Mapping[str, str], *, spark: bool
 ) -> Iterator[Check]:
-    """Everything, from the ground up. `spark` says that Spark is wanted: it must be there then."""
+    """Everything, from the ground up. With `spark`, Spark has to be there, and is started."""
     yield check_python()
     engine, bad_url = _engine(catalog)
     for extra in _MODULES:
         wanted = extra in ("", engine) or (extra == "spark" and spark)
         yield check_packages(extra, wanted=wanted)
-    yield check_java(wanted=spark)
+    java = check_java(wanted=spark)
+    yield java
+    if spark:
+        yield from check_spark(locations, has_java=java.state == "ok")
+    else:
+        yield Check("spark", "skipped", "It was not started", "Pass --spark to try it")
     if bad_url is not None:
         yield bad_url
     elif catalog is None:
@@ -80,7 +76,7 @@ def all_checks(
             "object store",
             "skipped",
             "No location was named",
-            "Pass --location, where tables lie or shall lie",
+            "Pass --location with the place where tables are or will be",
         )
     for location in locations:
         yield from check_location(location, options)
@@ -97,8 +93,8 @@ def _engine(catalog: str | None) -> tuple[str, Check | None]:
 
 def _wrong(name: str, error: DeltaLakeDbError, more: str = "") -> Check:
     why = f": {error.why}" if error.why else ""
-    fix = ". ".join(part for part in (error.fix, more) if part)
-    return Check(name, "wrong", f"{error.what}{why}", fix)
+    fix = ". ".join(part for part in (as_commands(error.fix), more) if part)
+    return Check(name, "wrong", as_commands(f"{error.what}{why}"), fix)
 
 
 # --- this machine -------------------------------------------------------------------------
@@ -174,7 +170,7 @@ def check_java(*, wanted: bool) -> Check:
 
 
 def check_database(url: CatalogUrl, catalog: str) -> Iterator[Check]:
-    """Whether it can be reached, its schema, and its clock."""
+    """Whether it can be reached, what we may do there, its schema, and its clock."""
     if url.engine != "postgres" and not Path(url.target).exists():
         yield _no_file(url)
         return
@@ -185,6 +181,7 @@ def check_database(url: CatalogUrl, catalog: str) -> Iterator[Check]:
                 ((number, now),) = session.run("server")
                 after = time() * 1000
             yield Check("database", "ok", f"{url.display} answers: {url.engine} {number}")
+            yield _rights(store, url)
             yield _schema(store)
             yield _clock(int(now), before, after)
     except DeltaLakeDbError as error:
@@ -205,6 +202,50 @@ def _no_file(url: CatalogUrl) -> Check:
         f"{url.display} does not exist yet",
         "Run: deltalakedb migrate; or correct the path (a relative path has three slashes)",
     )
+
+
+def _rights(store: Store, url: CatalogUrl) -> Check:
+    """What this process may do with the catalog: by its role, or by the permissions of the file."""
+    if url.engine != "postgres":
+        path = Path(url.target)
+        if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+            return Check("rights", "ok", "The catalog may be read and written")
+        return Check(
+            "rights",
+            "wrong",
+            f"{path} or its folder must not be written to by this user",
+            "Give the user who runs this write permission on the file and its folder",
+        )
+    row = store.dialect.ask(lambda session: session.one("rights"))
+    if row is None:
+        return Check("rights", "skipped", "The server does not tell")
+    return judge_rights(Rights.from_row(row))
+
+
+def judge_rights(rights: Rights) -> Check:
+    """Reader, writer, mirror or owner; and how a role gets what it lacks."""
+    user = rights.user
+    if rights.owner is None:
+        return Check("rights", "skipped", f"The role {user} sees no catalog here yet", "")
+    if rights.owns:
+        return Check("rights", "ok", f"The role {user} owns the catalog, and may do everything")
+    has = ", ".join(rights.roles)
+    if not rights.reads:
+        return Check("rights", "wrong", f"The role {user} may not even read", rights.advice())
+    if rights.commits and not rights.publishes:
+        return Check(
+            "rights",
+            "warning",
+            f"The role {user} may commit but not publish ({has})",
+            f"To publish right after each commit, as connect() does unless told otherwise, "
+            f"{rights.grant(MIRROR)}. Or leave it to `deltalakedb mirror run` by a role that may",
+        )
+    may = {
+        (True, True): "read, commit and publish",
+        (False, True): "read and publish, as `deltalakedb mirror run` does",
+        (False, False): "only read",
+    }[rights.commits, rights.publishes]
+    return Check("rights", "ok", f"The role {user} may {may} ({has})", rights.advice())
 
 
 def _schema(store: Store) -> Check:
@@ -249,16 +290,27 @@ def check_location(given: str, options: Mapping[str, str]) -> Iterator[Check]:
     """Whether objects can be created, once only, read, listed and deleted at a location."""
     name = f"object store {given}"
     key = f"_deltalakedb_doctor_{uuid.uuid4().hex}"
+    left = f"Make sure that {key} is not left there"
     try:
         storage = open_storage(_existing(normalise_location(given)), options, patient=False)
-        try:
-            yield _try_out(storage, key, name)
-        finally:
-            storage.delete(key)
-    except StorageError as error:
-        yield _wrong(name, error, more=f"See that {key} is not left there")
     except DeltaLakeDbError as error:
         yield _wrong(name, error)
+        return
+    try:
+        yield _try_out(storage, key, name)
+    except StorageError as error:
+        # What went wrong first is what matters; the object may be there or not.
+        try:
+            storage.delete(key)
+        except StorageError:
+            yield _wrong(name, error, more=left)
+        else:
+            yield _wrong(name, error)
+        return
+    try:
+        storage.delete(key)
+    except StorageError as error:
+        yield _wrong(name, error, more=left)
 
 
 def _existing(location: str) -> str:
@@ -280,9 +332,9 @@ def _try_out(storage: Storage, key: str, name: str) -> Check:
         return Check(
             name,
             "wrong",
-            "An object was created twice: the store does not heed conditional writes",
-            "Use a store (or a newer release of it) that heeds If-None-Match: *; until then, let "
-            "one worker only publish there (mirror='worker', one `deltalakedb mirror run`)",
+            "An object was created twice: the store ignores conditional writes",
+            "Use a store, or a newer release of it, that supports If-None-Match: *. Until then, "
+            f"{_ONE_WORKER}",
         )
     # A listing begins right before the object: there may be millions of others.
     if not storage.is_local and next(storage.list(start_after=key[:-1]), None) is None:
@@ -296,10 +348,8 @@ def _try_out(storage: Storage, key: str, name: str) -> Check:
         return Check(
             name,
             "warning",
-            "The store has no conditional writes: two that publish at the same moment could "
-            "overwrite each other",
-            "Let one worker only publish there (mirror='worker', one `deltalakedb mirror run`)",
+            "The store has no conditional writes: two processes that publish at the same moment "
+            "could overwrite each other",
+            f"{_ONE_WORKER[0].upper()}{_ONE_WORKER[1:]}",
         )
-    return Check(
-        name, "ok", "Objects are created once only, read, listed and deleted; nothing is left"
-    )
+    return Check(name, "ok", "Objects can be created (once only), read, listed and deleted")

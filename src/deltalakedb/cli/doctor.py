@@ -6,14 +6,19 @@ from typing import Annotated
 
 import typer
 
+from deltalakedb.cli.check import Check
 from deltalakedb.cli.checks import all_checks
-from deltalakedb.cli.options import AsJson, StorageOptions, parse_storage_options
-from deltalakedb.cli.output import say, show_json, show_rows
+from deltalakedb.cli.options import AsJson, Panel, StorageOptions, examples, parse_storage_options
+from deltalakedb.cli.output import say, show_json, show_pairs
+from deltalakedb.cli.progress import progress_bar
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command()(doctor)
+    app.command(
+        rich_help_panel=Panel.OPERATIONS,
+        epilog=examples("doctor --location s3://bucket/lake --spark"),
+    )(doctor)
 
 
 def doctor(
@@ -25,37 +30,42 @@ def doctor(
             "-c",
             envvar="DELTALAKEDB_CATALOG",
             metavar="URL",
-            help="The catalog to look at.",
+            help="The catalog to check.",
         ),
     ] = None,
     location: Annotated[
         list[str] | None,
         typer.Option(
-            help="A folder or object store prefix where tables lie or shall lie; may be repeated. "
-            "One object is created there, and deleted again."
+            metavar="LOCATION",
+            help="A folder or object store prefix where tables are or will be; may be repeated. "
+            "One object is created there and deleted again.",
         ),
     ] = None,
     spark: Annotated[
-        bool, typer.Option("--spark", help="Spark is wanted: it and a Java have to be there.")
+        bool,
+        typer.Option("--spark", help="Start Spark too, and count a row; this takes some seconds."),
     ] = False,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check Python, packages, Java, the database, its clock and the object store.
+    """Check the installation, and say how to fix what is wrong. Nothing is changed.
 
-    Ends with 3 where something is wrong. Nothing is changed or left behind.
+    It looks at Python, the packages, Java, Spark, the database (does it answer, what may you do
+    there, is the schema up to date, do the clocks agree) and the object store. The exit code is 3
+    if something is wrong.
     """
     options = parse_storage_options(storage_option)
-    found = list(all_checks(catalog, location or (), options, spark=spark))
+    with progress_bar("Checking", quiet=as_json):
+        found = list(all_checks(catalog, location or (), options, spark=spark))
     wrong = [check for check in found if check.state == "wrong"]
     if as_json:
         show_json({"ok": not wrong, "checks": [check.to_dict() for check in found]})
     else:
-        show_rows(
-            ("check", "state", "what was found", "what to do"),
-            [(check.name, check.state, check.found, check.fix) for check in found],
-            empty="",
-        )
+        show_pairs((check.state, _told(check)) for check in found)
         say(f"{len(wrong)} of {len(found)} checks failed." if wrong else "Nothing is wrong.")
     if wrong:
         raise typer.Exit(3)
+
+
+def _told(check: Check) -> str:
+    return f"{check.name}: {check.found}" + (f"\n→ {check.fix}" if check.fix else "")

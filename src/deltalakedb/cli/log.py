@@ -6,21 +6,37 @@ from typing import Annotated
 
 import typer
 
-from deltalakedb.cli.options import AsJson, Catalog, StorageOptions, TableName, open_lake
-from deltalakedb.cli.output import moment, say, show_json, show_rows, size
+from deltalakedb.cli.options import (
+    AsJson,
+    Catalog,
+    Panel,
+    StorageOptions,
+    TableName,
+    examples,
+    open_lake,
+)
+from deltalakedb.cli.output import as_commands, moment, say, show_json, show_rows, size
 from deltalakedb.cli.progress import progress_bar
+from deltalakedb.mirror.findings import Kind, Verification
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command()(verify)
-    app.command()(repair)
-    app.command()(adopt)
-    app.command()(export)
-    app.command()(expire)
-    app.command(name="restore-expired")(restore_expired)
+    app.command(rich_help_panel=Panel.LOG)(verify)
+    app.command(rich_help_panel=Panel.LOG)(repair)
+    app.command(rich_help_panel=Panel.LOG)(adopt)
+    app.command(rich_help_panel=Panel.LOG)(export)
+    app.command(
+        rich_help_panel=Panel.LOG,
+        epilog=examples("expire sales.orders --older-than '90 days' --archive s3://bucket/archive"),
+    )(expire)
+    app.command(
+        name="restore-expired",
+        rich_help_panel=Panel.LOG,
+        epilog=examples("restore-expired sales.orders s3://bucket/archive"),
+    )(restore_expired)
 
 
 def verify(
@@ -32,20 +48,21 @@ def verify(
 ) -> None:
     """Compare a table with its _delta_log: every commit, the live files, every checkpoint.
 
-    Ends with 3 where a reader of the log would not see what the catalog says.
+    Nothing is changed. The exit code is 3 if a reader of the log would not see what the catalog
+    says.
     """
     with (
         open_lake(catalog, storage_option, mirror="worker") as lake,
-        progress_bar("Comparing versions", quiet=as_json) as tell,
+        progress_bar("Listing the log", quiet=as_json) as tell,
     ):
         found = lake.verify(table, progress=tell)
     if as_json:
         show_json(found.to_dict())
     else:
         say(
-            f"{found.table}: {found.compared} commit files, {found.files} live files and "
-            f"{len(found.checkpoints)} checkpoints compared; {found.pending} versions still to be "
-            f"published, {found.cleaned} cleaned up."
+            f"{found.table}: compared {found.compared} commit files, {found.files} live files and "
+            f"{len(found.checkpoints)} checkpoints; versions not published yet: {found.pending}; "
+            f"expired commit files: {found.cleaned}."
         )
         show_rows(
             ("finding", "version", "object", "what", ""),
@@ -55,8 +72,19 @@ def verify(
             ],
             empty="No differences.",
         )
+        more = sum(found.counts.values()) - len(found.findings)
+        if more > 0:
+            say(f"And {more} more.")
+        if not found.ok:
+            say(_advice(found))
     if not found.ok:
         raise typer.Exit(3)
+
+
+def _advice(found: Verification) -> str:
+    foreign = any(Kind(kind) is Kind.FOREIGN_COMMIT for kind in found.counts)
+    adopt = f"lake.adopt({found.table!r}) adopts foreign commits. " if foreign else ""
+    return as_commands(f"{adopt}lake.repair({found.table!r}) repairs what can be repaired.")
 
 
 def repair(
@@ -67,19 +95,22 @@ def repair(
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Repair what can be made anew from the catalog; foreign commits are never touched.
+    """Repair a table's _delta_log from the catalog. Foreign commits are never touched.
 
-    Ends with 3 where something is left that a reader could be harmed by.
+    The exit code is 3 if something is left that could mislead a reader.
     """
-    with open_lake(catalog, storage_option, mirror="worker") as lake:
-        done = lake.repair(table, dry_run=dry_run)
+    with (
+        open_lake(catalog, storage_option, mirror="worker") as lake,
+        progress_bar("Listing the log", quiet=as_json) as tell,
+    ):
+        done = lake.repair(table, dry_run=dry_run, progress=tell)
     if as_json:
         show_json(done.to_dict())
     else:
         show_rows(
             ("would repair" if dry_run else "repaired", "version", "object", "what"),
             [(str(step.kind), step.version, step.key, step.what) for step in done.steps],
-            empty="Nothing had to be repaired.",
+            empty="Nothing could be repaired." if done.left else "Nothing had to be repaired.",
         )
         if done.left:
             show_rows(
@@ -98,7 +129,7 @@ def adopt(
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make commits that somebody else wrote to _delta_log versions of the catalog."""
+    """Adopt commits that somebody else wrote to _delta_log as versions of the catalog."""
     with open_lake(catalog, storage_option, mirror="worker") as lake:
         done = lake.adopt(table)
     if as_json:
@@ -129,35 +160,38 @@ def export(
         bool,
         typer.Option(
             "--keep-features",
-            help="Leave the protocol as it is. Engines that do not know all features of the table, "
-            "such as in-commit timestamps, cannot write to it then.",
+            help="Leave the protocol as it is. Engines that do not know all of its features, such "
+            "as in-commit timestamps, will not be able to write to the table.",
         ),
     ] = False,
     verify: Annotated[
-        bool, typer.Option(help="First compare every commit with its file in the log.")
+        bool, typer.Option(help="First compare the catalog with every file of the log.")
     ] = True,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a table leave the catalog: an ordinary Delta table that any engine may write to.
+    """Hand a table over to other engines: it leaves the catalog as an ordinary Delta table.
 
-    Everything is published and checkpointed first; features that the table does not need are
-    dropped. Nothing of it is deleted, and `import` takes it back with all its versions. Where
-    something stands in the way, the table stays in the catalog.
+    All versions are published and a checkpoint is written first; features that the table does not
+    need are dropped from its protocol. No file is deleted, and `import` takes the table back with
+    all its versions. If anything stands in the way, the table stays in the catalog.
     """
     with (
         open_lake(catalog, storage_option, mirror="worker") as lake,
-        progress_bar("Comparing versions", quiet=as_json) as tell,
+        progress_bar("Publishing versions", quiet=as_json) as tell,
     ):
         done = lake.export(table, drop_features=not keep_features, verify=verify, progress=tell)
     if as_json:
         show_json(done.to_dict())
         return
-    say(f"{done.table}: version {done.version} is an ordinary Delta table at {done.location}.")
+    say(
+        f"{done.table} has left the catalog at version {done.version}. It is an ordinary Delta "
+        f"table at {done.location}."
+    )
     if done.dropped_features:
-        say(f"Dropped, because nothing uses them: {', '.join(done.dropped_features)}.")
+        say(f"Features dropped because nothing uses them: {', '.join(done.dropped_features)}.")
     if done.features:
-        say(f"Its writers have to know: {', '.join(done.features)}.")
+        say(f"Its writers have to support: {', '.join(done.features)}.")
 
 
 def expire(
@@ -165,18 +199,30 @@ def expire(
     table: TableName,
     *,
     archive: Annotated[
-        str | None, typer.Option(help="A folder or object store prefix for the archive.")
+        str | None,
+        typer.Option(
+            metavar="LOCATION",
+            help="Where they go: a folder or an object store prefix. Required, unless "
+            "with --dry-run.",
+        ),
     ] = None,
     older_than: Annotated[
         str | None,
-        typer.Option(help="E.g. '90 days'; the table's delta.logRetentionDuration, if not."),
+        typer.Option(
+            metavar="AGE",
+            help="The age of what goes, e.g. '90 days'; the table's delta.logRetentionDuration, if "
+            "left out.",
+        ),
     ] = None,
     dry_run: DryRun = False,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Move old versions out of the catalog, into Parquet files from where they can come back."""
-    with open_lake(catalog, storage_option, mirror="worker") as lake:
+    """Move old versions out of the catalog into Parquet files. `restore-expired` reverses it."""
+    with (
+        open_lake(catalog, storage_option, mirror="worker") as lake,
+        progress_bar("Archiving versions", quiet=as_json),
+    ):
         done = lake.expire(table, older_than=older_than, archive=archive, dry_run=dry_run)
     if as_json:
         show_json(done.to_dict())
@@ -184,7 +230,7 @@ def expire(
     if not done.versions:
         say(f"{done.table}: no version is old enough.")
         return
-    verb = "would go" if dry_run else f"went to {done.archive}"
+    verb = "would be archived" if dry_run else f"were moved to {done.archive}"
     say(f"{done.table}: versions {done.first_version} to {done.last_version} {verb}.")
     show_rows(("relation", "rows"), sorted(done.rows.items()), empty="")
 
@@ -192,17 +238,22 @@ def expire(
 def restore_expired(
     catalog: Catalog,
     table: TableName,
-    archive: Annotated[str, typer.Argument(help="Where expire put them.")],
+    archive: Annotated[
+        str, typer.Argument(metavar="ARCHIVE", help="The location that was given to expire.")
+    ],
     *,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring expired versions back from their archive."""
-    with open_lake(catalog, storage_option, mirror="worker") as lake:
+    """Bring expired versions back from their archive. The archive stays as it is."""
+    with (
+        open_lake(catalog, storage_option, mirror="worker") as lake,
+        progress_bar("Restoring versions", quiet=as_json),
+    ):
         done = lake.restore_expired(table, archive)
     if as_json:
         show_json(done.to_dict())
     elif done.versions:
         say(f"{done.table}: versions {done.first_version} to {done.last_version} are back.")
     else:
-        say(f"{done.table}: the archive has no versions that are missing here.")
+        say(f"{done.table}: the archive holds no versions that are missing here.")

@@ -6,16 +6,35 @@ from typing import Annotated
 
 import typer
 
-from deltalakedb.cli.options import AsJson, Catalog, StorageOptions, TableName, open_lake
+from deltalakedb.cli.options import (
+    AsJson,
+    Catalog,
+    Panel,
+    StorageOptions,
+    TableName,
+    examples,
+    open_lake,
+)
 from deltalakedb.cli.output import say, show_json, size
 from deltalakedb.cli.progress import progress_bar
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command()(optimize)
-    app.command()(vacuum)
-    app.command()(restore)
+    app.command(
+        rich_help_panel=Panel.UPKEEP,
+        epilog=examples("optimize sales.orders --where \"day >= '2026-11-01'\""),
+    )(optimize)
+    app.command(rich_help_panel=Panel.UPKEEP, epilog=examples("vacuum sales.orders --dry-run"))(
+        vacuum
+    )
+    app.command(
+        rich_help_panel=Panel.UPKEEP,
+        epilog=examples(
+            "restore sales.orders --version 3",
+            "restore sales.orders --timestamp 2026-11-01T00:00:00Z",
+        ),
+    )(restore)
 
 
 def optimize(
@@ -23,15 +42,16 @@ def optimize(
     table: TableName,
     *,
     where: Annotated[
-        str | None, typer.Option(help="Only partitions for which this is true, as SQL.")
+        str | None,
+        typer.Option(metavar="CONDITION", help="Only partitions that meet this SQL condition."),
     ] = None,
     target_mb: Annotated[
-        int, typer.Option(min=1, help="How large new files should be, in MB.")
+        int, typer.Option(metavar="MB", min=1, help="How large the new files should be.")
     ] = 1024,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make large files of small ones; no row changes, and readers are not in the way."""
+    """Rewrite small files as large ones. No row changes, and readers are not disturbed."""
     from deltalakedb.maintenance import compact
 
     with (
@@ -44,11 +64,15 @@ def optimize(
     if as_json:
         show_json(done.to_dict())
     elif done.version is None:
-        say(f"{done.table}: nothing to do, {done.files_considered} files are as they should be.")
+        say(
+            f"{done.table}: nothing to do; of {done.files_considered} files none can be combined "
+            "with another."
+        )
     else:
         say(
-            f"{done.table}: {done.files_removed} files ({size(done.bytes_removed)}) became "
-            f"{done.files_added} ({size(done.bytes_added)}) in version {done.version}."
+            f"{done.table}: version {done.version} has {_files(done.files_added)} "
+            f"({size(done.bytes_added)}) in place of {_files(done.files_removed)} "
+            f"({size(done.bytes_removed)})."
         )
 
 
@@ -58,25 +82,31 @@ def vacuum(
     *,
     retention_hours: Annotated[
         float | None,
-        typer.Option(help="Keep what versions of so many hours need; the table's own by default."),
+        typer.Option(
+            metavar="HOURS",
+            help="Keep the files that versions of the last so many hours need; the table's own "
+            "retention, if left out.",
+        ),
     ] = None,
     allow_short_retention: Annotated[
         bool,
         typer.Option(
             "--allow-short-retention",
-            help="Accept less than the table asks for: nobody else may be using it.",
+            help="Accept a shorter retention than the table's. Only while nobody else uses it.",
         ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be deleted.")
+    ] = False,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete data files that no version within the retention needs."""
+    """Delete data files that no version within the retention needs any more."""
     from deltalakedb.maintenance import vacuum as clean
 
     with (
         open_lake(catalog, storage_option, mirror="worker") as lake,
-        progress_bar("Deleting", quiet=as_json) as tell,
+        progress_bar("Finding what is needed", quiet=as_json) as tell,
     ):
         done = clean(
             lake.table(table),
@@ -90,8 +120,8 @@ def vacuum(
         return
     verb = "would be deleted" if dry_run else "deleted"
     say(
-        f"{done.table}: {done.files} files ({size(done.bytes)}) {verb}, {done.kept} kept; "
-        f"retention {done.retention_hours:g} hours."
+        f"{done.table}: {_files(done.files)} ({size(done.bytes)}) {verb}, {done.kept} kept. "
+        f"The retention is {done.retention_hours:g} hours."
     )
     if dry_run:
         for path in done.paths:
@@ -102,14 +132,17 @@ def restore(
     catalog: Catalog,
     table: TableName,
     *,
-    version: Annotated[int | None, typer.Option(help="The version to go back to.")] = None,
+    version: Annotated[
+        int | None, typer.Option(metavar="N", help="The version to go back to.")
+    ] = None,
     timestamp: Annotated[
-        str | None, typer.Option(help="The time to go back to, e.g. 2026-11-01T00:00:00Z.")
+        str | None,
+        typer.Option(metavar="TIME", help="The time to go back to, e.g. 2026-11-01T00:00:00Z."),
     ] = None,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Commit a new version that is what the table was at an earlier one."""
+    """Bring a table back to an earlier version, as a new version. History is kept."""
     from deltalakedb.maintenance import restore as go_back
 
     with open_lake(catalog, storage_option) as lake:
@@ -117,9 +150,13 @@ def restore(
     if as_json:
         show_json(done.to_dict())
     elif done.version is None:
-        say(f"{done.table}: it is what version {done.restored} was.")
+        say(f"{done.table}: nothing to do; it is the same as version {done.restored}.")
     else:
         say(
-            f"{done.table}: version {done.version} is what version {done.restored} was; "
-            f"{done.files_restored} files came back, {done.files_removed} went."
+            f"{done.table}: version {done.version} is the same as version {done.restored}. "
+            f"{_files(done.files_restored)} came back, {_files(done.files_removed)} left."
         )
+
+
+def _files(count: int) -> str:
+    return f"{count} file" if count == 1 else f"{count} files"

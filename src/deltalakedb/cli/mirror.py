@@ -8,30 +8,41 @@ import signal
 import sys
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deltalakedb.cli.options import AsJson, Catalog, StorageOptions, TableName, open_lake
-from deltalakedb.cli.output import duration, moment, say, show_json, show_rows, size
+from deltalakedb.cli.notices import kept_notices, only, tell
+from deltalakedb.cli.options import AsJson, Catalog, StorageOptions, open_lake
+from deltalakedb.cli.output import (
+    as_commands,
+    duration,
+    moment,
+    say,
+    show_json,
+    show_rows,
+    size,
+)
 from deltalakedb.cli.progress import countdown
 from deltalakedb.mirror.endpoint import MetricsEndpoint
 from deltalakedb.mirror.publish import Outcome, Published
 from deltalakedb.telemetry import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from deltalakedb.lake import Lake
     from deltalakedb.mirror.service import TableStatus
     from deltalakedb.mirror.worker import Worker
 
 app = typer.Typer(
-    help="The copy of the log in _delta_log: publish it, watch it, repair what holds it up.",
+    help="Publish commits to _delta_log, and see how far behind it is.",
     no_args_is_help=True,
 )
 
-Concurrency = Annotated[int, typer.Option(min=1, help="How many tables at once.")]
+Concurrency = Annotated[
+    int, typer.Option(metavar="N", min=1, help="How many tables to publish at once.")
+]
 
 
 class LogFormat(StrEnum):
@@ -48,18 +59,28 @@ def run(
     storage_option: StorageOptions = None,
     concurrency: Concurrency = 8,
     metrics_port: Annotated[
-        int | None, typer.Option(help="Serve metrics for Prometheus at this port (0: any).")
+        int | None,
+        typer.Option(
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Serve metrics for Prometheus on this port; 0 for any.",
+        ),
     ] = None,
-    metrics_host: Annotated[str, typer.Option(help="The address to serve them at.")] = "127.0.0.1",
-    log_format: Annotated[LogFormat, typer.Option(help="Of the log on standard error.")] = (
+    metrics_host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="The address to serve them on.")
+    ] = "127.0.0.1",
+    log_format: Annotated[LogFormat, typer.Option(help="How to log to standard error.")] = (
         LogFormat.TEXT
     ),
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[
+        str, typer.Option(metavar="LEVEL", help="How much to log: debug, info, warning or error.")
+    ] = "info",
 ) -> None:
-    """Publish every commit as it comes, until SIGINT or SIGTERM.
+    """Publish every commit as it comes, until Ctrl-C (SIGINT) or SIGTERM.
 
-    Versions under way are finished then, and leases given back. Any number of workers may run on
-    one catalog. On Postgres a commit wakes them up at once.
+    It then finishes what it has begun. Any number of workers may run on one catalog. On Postgres a
+    commit wakes them up at once.
     """
     with ExitStack() as stack:
         stack.enter_context(_logs_to_stderr(log_format, log_level))
@@ -82,12 +103,18 @@ def once(
     concurrency: Concurrency = 8,
     as_json: AsJson = False,
 ) -> None:
-    """Publish whatever waits now, every table once."""
+    """Publish everything that waits now, then end.
+
+    The exit code is 3 if some versions could not be published.
+    """
     with open_lake(catalog, storage_option, mirror="worker") as lake:
-        with countdown("Publishing versions", lambda: _backlog(lake), quiet=as_json):
+        with (
+            kept_notices() as notices,
+            countdown("Publishing versions", lambda: _backlog(lake), quiet=as_json),
+        ):
             done = lake.mirror.run_once(concurrency=concurrency)
         left = [status for status in lake.mirror.status() if status.backlog]
-    _show_published(done, as_json=as_json)
+    _show_published(done, left, notices, as_json=as_json)
     _exit(left)
 
 
@@ -101,31 +128,44 @@ def status(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Backlog, lag and failures of every table."""
+    """Show backlog, lag and failures of every table.
+
+    The exit code is 3 if a table is failing, blocked or drifted.
+    """
     with open_lake(catalog, storage_option, mirror="worker") as lake:
         found = lake.mirror.status()
     shown = [one for one in found if one.state != "published"] if behind else found
     if as_json:
-        show_json([one.to_dict() for one in shown])
+        show_json([_with_commands(one.to_dict()) for one in shown])
     else:
-        _show_status(shown)
+        _show_status(
+            shown, empty="All tables are published." if found else "There are no tables yet."
+        )
     _exit([one for one in found if one.state in ("failing", "blocked", "drifted")])
 
 
 @app.command()
 def retry(
     catalog: Catalog,
-    table: Annotated[TableName | None, typer.Argument(help="Every table, unless named.")] = None,
+    table: Annotated[
+        str | None, typer.Argument(metavar="TABLE", help="The table; all of them, if left out.")
+    ] = None,
     *,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Try tables again at once, also those that have drifted: they are compared anew."""
+    """Try again at once to publish tables that failed. Drifted tables are compared again.
+
+    The exit code is 3 if some versions could not be published.
+    """
     with open_lake(catalog, storage_option, mirror="worker") as lake:
-        with countdown("Publishing versions", lambda: _backlog(lake), quiet=as_json):
+        with (
+            kept_notices() as notices,
+            countdown("Publishing versions", lambda: _backlog(lake), quiet=as_json),
+        ):
             done = lake.mirror.retry(table)
         left = [one for one in lake.mirror.status() if one.backlog and table in (None, one.table)]
-    _show_published(done, as_json=as_json)
+    _show_published(done, left, notices, as_json=as_json)
     _exit(left)
 
 
@@ -140,7 +180,13 @@ def _exit(wrong: list[TableStatus]) -> None:
         raise typer.Exit(3)
 
 
-def _show_published(done: list[Published], *, as_json: bool) -> None:
+def _show_published(
+    done: list[Published], left: list[TableStatus], notices: list[str], *, as_json: bool
+) -> None:
+    told = {str(one.error) for one in done}
+    for text in notices:
+        if text not in told:
+            tell(text)
     if as_json:
         show_json(
             [
@@ -149,7 +195,7 @@ def _show_published(done: list[Published], *, as_json: bool) -> None:
                     "published": one.count,
                     "last_version": one.last_version,
                     "outcome": one.outcome.name.lower(),
-                    "error": None if one.error is None else str(one.error),
+                    "error": None if one.error is None else as_commands(str(one.error)),
                 }
                 for one in done
             ]
@@ -162,19 +208,22 @@ def _show_published(done: list[Published], *, as_json: bool) -> None:
                 one.table,
                 one.count,
                 one.last_version,
-                one.outcome.value if one.error is None else f"{one.outcome.value}: {one.error}",
+                one.outcome.value,
             )
             for one in done
         ],
-        empty="Nothing was waiting to be published.",
+        empty="Nothing could be published: see `deltalakedb mirror status`."
+        if left
+        else "Nothing was waiting to be published.",
     )
+    _explain((one.table, as_commands(str(one.error))) for one in done if one.error is not None)
     if any(one.outcome is Outcome.DRIFTED for one in done):
-        say("A drifted table holds a commit that this catalog has not written: see verify.")
+        say("Somebody else has written to the _delta_log of a drifted table: see `verify`.")
 
 
-def _show_status(found: list[TableStatus]) -> None:
+def _show_status(found: list[TableStatus], *, empty: str) -> None:
     show_rows(
-        ("table", "state", "head", "published", "backlog", "lag", "checkpoint", "what is wrong"),
+        ("table", "state", "head", "published", "backlog", "lag", "checkpoint"),
         [
             (
                 one.table,
@@ -184,23 +233,38 @@ def _show_status(found: list[TableStatus]) -> None:
                 f"{one.backlog} ({size(one.backlog_bytes)})" if one.backlog else "",
                 duration(one.lag_ms) if one.backlog else "",
                 one.checkpoint_version,
-                _wrong(one),
             )
             for one in found
         ],
-        empty="There is nothing to tell.",
+        empty=empty,
     )
+    _explain((one.table, _wrong(one)) for one in found)
+
+
+def _explain(wrong: Iterable[tuple[str, str]]) -> None:
+    """What is wrong with each table, below the list: it may be long."""
+    for table, text in wrong:
+        if text:
+            say(f"\n{table}: {text}")
 
 
 def _wrong(one: TableStatus) -> str:
     parts = []
     if one.last_error:
-        parts.append(one.last_error)
+        parts.append(as_commands(one.last_error))
     if one.last_error and one.next_attempt_at:
         parts.append(f"(attempt {one.attempts}; next {moment(one.next_attempt_at)})")
     if one.checkpoint_error:
-        parts.append(one.checkpoint_error)
+        parts.append(as_commands(one.checkpoint_error))
     return " ".join(parts)
+
+
+def _with_commands(fields: dict[str, Any]) -> dict[str, Any]:
+    """Errors that were written down by a process, for somebody at the command line."""
+    return {
+        name: as_commands(value) if name.endswith("error") and isinstance(value, str) else value
+        for name, value in fields.items()
+    }
 
 
 # --- running ------------------------------------------------------------------------------
@@ -211,6 +275,17 @@ def _stop_on_signals(worker: Worker) -> None:
         signal.signal(number, lambda *_: worker.stop())
 
 
+class _Lines(logging.Formatter):
+    """One line of text for each record."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - its name
+        fields = _with_commands(getattr(record, "fields", {}))
+        if fields:
+            name = getattr(record, "event", "")
+            record.message = " ".join([name, *(f"{key}={value}" for key, value in fields.items())])
+        return super().formatMessage(record)
+
+
 class _JsonLines(logging.Formatter):
     """One JSON object a line, with the fields of structured events."""
 
@@ -219,7 +294,7 @@ class _JsonLines(logging.Formatter):
             "time": moment(round(record.created * 1000)),
             "level": record.levelname.lower(),
             "event": getattr(record, "event", None) or record.getMessage(),
-            **getattr(record, "fields", {}),
+            **_with_commands(getattr(record, "fields", {})),
         }
         return json.dumps(told, ensure_ascii=False, default=str)
 
@@ -234,15 +309,12 @@ def _logs_to_stderr(form: LogFormat, level: str) -> Iterator[None]:
         )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
-        _JsonLines()
-        if form is LogFormat.JSON
-        else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+        _JsonLines() if form is LogFormat.JSON else _Lines("%(asctime)s %(levelname)s %(message)s")
     )
     before = logger.level
-    logger.addHandler(handler)
     logger.setLevel(numbers[level.lower()])
     try:
-        yield
+        with only(handler):
+            yield
     finally:
         logger.setLevel(before)
-        logger.removeHandler(handler)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,7 +20,8 @@ Catalog = Annotated[
         "-c",
         envvar="DELTALAKEDB_CATALOG",
         metavar="URL",
-        help="The catalog: sqlite:///lake.db, duckdb:///lake.duckdb, postgresql://user@host/db.",
+        help="The database that holds the log: sqlite:///lake.db, duckdb:///lake.duckdb or "
+        "postgresql://user@host/db.",
     ),
 ]
 StorageOptions = Annotated[
@@ -27,12 +29,33 @@ StorageOptions = Annotated[
     typer.Option(
         "--storage-option",
         metavar="NAME=VALUE",
-        help="A setting of the object store, e.g. region=eu-central-1. Credentials are better "
-        "left to the environment.",
+        help="A setting of the object store, e.g. region=eu-central-1; may be repeated. Keep "
+        "credentials in the environment instead.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-TableName = Annotated[str, typer.Argument(metavar="TABLE", help="Its name or location.")]
+
+
+class Panel(StrEnum):
+    """Under which title the help lists a command."""
+
+    TABLES = "Tables"
+    UPKEEP = "Keeping tables in order"
+    LOG = "The copy of the log in _delta_log, and old versions"
+    OPERATIONS = "Operations"
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+TableName = Annotated[
+    str, typer.Argument(metavar="TABLE", help="The table, by name or by location.")
+]
+
+
+def examples(*commands: str) -> str:
+    """The end of a command's help: what one would type."""
+    if not commands:
+        return ""
+    title = "Example:" if len(commands) == 1 else "Examples:"
+    return "\n\n".join([title, *(f"deltalakedb {command}" for command in commands)])
 
 
 def open_lake(

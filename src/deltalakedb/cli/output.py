@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from textwrap import indent
 from typing import Any
 
 from rich.console import Console
@@ -26,6 +27,8 @@ __all__ = [
     "say",
     "show_fields",
     "show_json",
+    "show_json_list",
+    "show_pairs",
     "show_rows",
     "shown",
     "size",
@@ -44,6 +47,17 @@ def show_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
+def show_json_list(values: Iterable[Any]) -> None:
+    """One JSON document: a list, written as its values come."""
+    opened = False
+    for value in values:
+        text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+        sys.stdout.write(",\n" if opened else "[\n")
+        sys.stdout.write(indent(text, "  "))
+        opened = True
+    sys.stdout.write("\n]\n" if opened else "[]\n")
+
+
 def show_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
     """Rows under titles, or a sentence where there are none."""
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -59,11 +73,16 @@ def show_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty
 
 def show_fields(fields: Mapping[str, object]) -> None:
     """Names and values, one a line."""
+    show_pairs(fields.items())
+
+
+def show_pairs(pairs: Iterable[tuple[str, object]]) -> None:
+    """Short words, and beside each as many lines as it takes."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    for name, value in fields.items():
-        table.add_row(name, shown(value))
+    for name, value in pairs:
+        table.add_row(shown(name), shown(value))
     console().print(table)
 
 

@@ -15,9 +15,26 @@ from deltalakedb.errors import DeltaLakeDbError
 _LOOK_SECONDS = 0.3
 
 
+class Bar:
+    """What long work is given as `progress`: one line, with the title of what goes on."""
+
+    def __init__(self, progress: Progress, title: str) -> None:
+        self._progress = progress
+        self._task = progress.add_task(title, total=None)
+
+    def __call__(self, done: int, total: int) -> None:
+        """How much is done, and of how much; 0 where nobody knows."""
+        self._progress.update(self._task, completed=done, total=total or None)
+
+    def phase(self, title: str) -> None:
+        """Something else goes on from now; it is shown at once, however short it is."""
+        self._progress.remove_task(self._task)
+        self._task = self._progress.add_task(title, total=None)
+
+
 @contextmanager
-def progress_bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A function to call with how much is done, and of how much."""
+def progress_bar(title: str, *, quiet: bool = False) -> Iterator[Bar]:
+    """A bar for a piece of work; what cannot tell how far it is leaves it alone."""
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -27,8 +44,7 @@ def progress_bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[int, 
         transient=True,
         disable=not _is_watched(quiet=quiet),
     ) as progress:
-        task = progress.add_task(title, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+        yield Bar(progress, title)
 
 
 @contextmanager

@@ -9,39 +9,51 @@ from typing import Annotated
 
 import typer
 
-from deltalakedb.cli.options import Catalog, StorageOptions, open_lake
+from deltalakedb.cli.options import Catalog, Panel, StorageOptions, examples, open_lake
 from deltalakedb.web import OperationsPage
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command()(serve)
+    app.command(rich_help_panel=Panel.OPERATIONS, epilog=examples("serve --port 8765"))(serve)
 
 
 def serve(
     catalog: Catalog,
     *,
-    host: Annotated[str, typer.Option(help="The address to serve at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for any.")] = 8765,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="The address to listen on.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(metavar="PORT", min=0, max=65535, help="The port; 0 for any.")
+    ] = 8765,
     token: Annotated[
         str | None,
         typer.Option(
             envvar="DELTALAKEDB_TOKEN",
-            help="What requests have to bring that change something; without one nothing can be "
-            "changed. Better in the environment: others see the arguments of a command.",
+            metavar="TOKEN",
+            help="The secret that a request must carry to change anything; without it the page is "
+            "read-only. Set it in the environment: other users can see a command's arguments.",
         ),
     ] = None,
     metrics: Annotated[
         list[str] | None,
-        typer.Option(metavar="URL", help="Metrics of a worker or writer to show; may be repeated."),
+        typer.Option(
+            metavar="URL", help="The metrics of a worker or writer to show; may be repeated."
+        ),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A host name to answer by, e.g. that of a proxy."),
+        typer.Option(
+            metavar="NAME", help="A host name to answer to, e.g. that of a proxy; may be repeated."
+        ),
     ] = None,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Show tables, versions, files and the mirror in a browser, until SIGINT or SIGTERM."""
+    """Serve the operations page: tables, versions, files and the mirror, in a browser.
+
+    It runs until Ctrl-C (SIGINT) or SIGTERM.
+    """
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

@@ -1,37 +1,84 @@
-"""Commands on tables: create, import, show, files, history, rebuild, and the schema itself."""
+"""Commands on tables: create, import, drop, show, files, history, rebuild, and the schema."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import deltalakedb
-from deltalakedb.cli.options import AsJson, Catalog, StorageOptions, TableName, open_lake
-from deltalakedb.cli.output import moment, say, show_fields, show_json, show_rows, size
+from deltalakedb.cli.options import (
+    AsJson,
+    Catalog,
+    Panel,
+    StorageOptions,
+    TableName,
+    examples,
+    open_lake,
+)
+from deltalakedb.cli.output import (
+    as_commands,
+    moment,
+    say,
+    show_fields,
+    show_json,
+    show_json_list,
+    show_rows,
+    size,
+)
 from deltalakedb.cli.progress import progress_bar
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from deltalakedb.snapshot import Snapshot
     from deltalakedb.store import VersionRecord
 
-Version = Annotated[int | None, typer.Option(help="At this version.")]
-Timestamp = Annotated[str | None, typer.Option(help="As it was at this time (ISO 8601).")]
-Where = Annotated[str | None, typer.Option(help="Only files that may hold rows for a condition.")]
+Version = Annotated[
+    int | None, typer.Option(metavar="N", help="At this version; the newest, if left out.")
+]
+Timestamp = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="As it was at this time, e.g. 2026-11-01T00:00:00Z."),
+]
+Where = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CONDITION", help='Only files that may hold rows for this condition, e.g. "id > 5".'
+    ),
+]
+NewName = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Its name; the last part of its location, if left out."),
+]
+_FILE_COLUMNS = ("path", "size_bytes", "modification_time", "partition_values", "stats")
+# What people can take in at once; programs get everything.
+_FILES, _COMMITS = 100, 20
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command()(migrate)
-    app.command()(tables)
-    app.command()(create)
-    app.command(name="import")(import_table)
-    app.command()(clone)
-    app.command()(convert)
-    app.command()(show)
-    app.command()(files)
-    app.command()(history)
-    app.command()(rebuild)
+    for function, name, usual in (
+        (tables, "tables", ()),
+        (
+            create,
+            "create",
+            (
+                "create sales.orders data/orders 'id long, day date' --partition-by day",
+                "create sales.orders s3://bucket/orders some-file.parquet",
+            ),
+        ),
+        (import_table, "import", ("import s3://bucket/orders --name sales.orders",)),
+        (convert, "convert", ("convert data/events --partition-schema 'day date'",)),
+        (clone, "clone", ("clone sales.orders data/trial --name trial",)),
+        (drop, "drop", ("drop sales.orders",)),
+        (show, "show", ("show sales.orders --timestamp 2026-11-01T00:00:00Z",)),
+        (files, "files", ("files sales.orders --where \"day = '2026-11-01'\"",)),
+        (history, "history", ("history sales.orders --committer etl --since 2026-11-01",)),
+    ):
+        app.command(name=name, rich_help_panel=Panel.TABLES, epilog=examples(*usual))(function)
 
 
 def migrate(catalog: Catalog, *, as_json: AsJson = False) -> None:
@@ -46,7 +93,7 @@ def migrate(catalog: Catalog, *, as_json: AsJson = False) -> None:
 def tables(
     catalog: Catalog, *, storage_option: StorageOptions = None, as_json: AsJson = False
 ) -> None:
-    """Every table of the catalog."""
+    """List the tables of the catalog."""
     with open_lake(catalog, storage_option, mirror="worker") as lake:
         found = lake.mirror.status()
     if as_json:
@@ -55,31 +102,42 @@ def tables(
     show_rows(
         ("table", "version", "location"),
         [(t.table, t.head, t.location) for t in found],
-        empty="There are no tables yet: deltalakedb create, or deltalakedb import.",
+        empty="There are no tables yet. Make one with `deltalakedb create`, or take over a Delta "
+        "table with `deltalakedb import`.",
     )
 
 
 def create(
     catalog: Catalog,
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="Its name, e.g. sales.orders.")],
-    location: Annotated[str, typer.Argument(help="A folder or object store prefix.")],
+    table: Annotated[
+        str, typer.Argument(metavar="TABLE", help="The name of the table, e.g. sales.orders.")
+    ],
+    location: Annotated[
+        str,
+        typer.Argument(
+            metavar="LOCATION", help="Where its files go: a folder or an object store prefix."
+        ),
+    ],
     schema: Annotated[
         str,
         typer.Argument(
-            help="Delta schema JSON, a file that holds it, a Parquet file to take it from, or "
-            "columns such as 'id long, day date'."
+            metavar="SCHEMA",
+            help="Its columns: 'id long, day date', Delta schema JSON, a file with that JSON, or a "
+            "Parquet file to take them from.",
         ),
     ],
     *,
     partition_by: Annotated[
-        list[str] | None, typer.Option(help="A partition column; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="A partition column; may be repeated."),
     ] = None,
     cluster_by: Annotated[
-        list[str] | None, typer.Option(help="A clustering column; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="A clustering column; may be repeated."),
     ] = None,
     properties: Annotated[
         list[str] | None,
-        typer.Option("--property", metavar="NAME=VALUE", help="A table property."),
+        typer.Option("--property", metavar="NAME=VALUE", help="A property; may be repeated."),
     ] = None,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
@@ -91,7 +149,9 @@ def create(
     for pair in properties or ():
         name, equals, value = pair.partition("=")
         if not equals:
-            raise typer.BadParameter(f"{pair!r} has no value", param_hint="--property")
+            raise typer.BadParameter(
+                f"{pair!r} has no value; write NAME=VALUE", param_hint="--property"
+            )
         given[name] = value
     with open_lake(catalog, storage_option) as lake:
         made = lake.create_table(
@@ -107,20 +167,18 @@ def create(
 
 def import_table(
     catalog: Catalog,
-    location: Annotated[str, typer.Argument(help="Where the Delta table lies.")],
+    location: Annotated[str, typer.Argument(metavar="LOCATION", help="Where the Delta table is.")],
     *,
-    name: Annotated[
-        str | None, typer.Option(help="Its name; without, the last part of its location.")
-    ] = None,
+    name: NewName = None,
     discard: Annotated[
-        bool, typer.Option("--discard", help="Forget an import that did not come to its end.")
+        bool, typer.Option("--discard", help="Forget an import that was never finished.")
     ] = False,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take over an existing Delta table, with its history. Nothing is written there.
+    """Take over an existing Delta table with its history. Nothing is written to its location.
 
-    An import of a large log that was killed goes on where it was.
+    If the import of a large log is killed, the same command continues where it stopped.
     """
     if discard:
         with open_lake(catalog, storage_option) as lake:
@@ -130,34 +188,36 @@ def import_table(
         else:
             say("Discarded." if found else "There is no unfinished import of that location.")
         return
-    with (
-        open_lake(catalog, storage_option) as lake,
-        progress_bar("Reading versions", quiet=as_json) as tell,
-    ):
-        made = lake.import_table(location, name, progress=tell)
-        snapshot = made.snapshot()
-    _tell(snapshot, made.name, made.location, as_json=as_json)
+    with open_lake(catalog, storage_option) as lake:
+        with progress_bar("Reading the log", quiet=as_json) as tell:
+            made = lake.import_table(location, name, progress=tell)
+        _tell(made.snapshot(), made.name, made.location, as_json=as_json)
 
 
 def clone(
     catalog: Catalog,
-    source: Annotated[str, typer.Argument(help="The table to clone.")],
-    location: Annotated[str, typer.Argument(help="A folder or object store prefix for the clone.")],
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="The table to clone, by name or by location.")
+    ],
+    location: Annotated[
+        str,
+        typer.Argument(
+            metavar="LOCATION", help="Where the clone goes: a folder or an object store prefix."
+        ),
+    ],
     *,
-    name: Annotated[
-        str | None, typer.Option(help="Its name; without, the last part of its location.")
-    ] = None,
+    name: NewName = None,
     version: Version = None,
     timestamp: Timestamp = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Take an empty table that is there already.")
+        bool, typer.Option("--replace", help="Replace a table there that is empty.")
     ] = False,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a shallow clone: a new table of the same files. No data is copied.
+    """Make a shallow clone: a new table that shares the files of another. No data is copied.
 
-    A vacuum of the source can take files away that only the clone needs.
+    A vacuum of the source may delete files that only the clone still needs.
     """
     with open_lake(catalog, storage_option) as lake:
         made = lake.clone_table(
@@ -168,29 +228,59 @@ def clone(
 
 def convert(
     catalog: Catalog,
-    location: Annotated[str, typer.Argument(help="A folder or prefix with Parquet files.")],
+    location: Annotated[
+        str, typer.Argument(metavar="LOCATION", help="A folder or prefix with Parquet files.")
+    ],
     *,
-    name: Annotated[
-        str | None, typer.Option(help="Its name; without, the last part of its location.")
-    ] = None,
+    name: NewName = None,
     partition_schema: Annotated[
         str | None,
-        typer.Option(help="Columns that directories are named by, e.g. 'day date, n int'."),
+        typer.Option(
+            metavar="COLUMNS",
+            help="The columns that folders such as day=2026-11-01 are named after, e.g. "
+            "'day date, n int'.",
+        ),
     ] = None,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a table of Parquet files where they lie. Only footers are read."""
+    """Turn Parquet files into a table, where they are. Only their footers are read."""
     from deltalakedb.cli.schemas import read_schema
 
     given = None if partition_schema is None else read_schema(partition_schema)
-    with (
-        open_lake(catalog, storage_option) as lake,
-        progress_bar("Reading footers", quiet=as_json) as tell,
-    ):
-        made = lake.convert_table(location, name, partition_schema=given, progress=tell)
-        snapshot = made.snapshot()
-    _tell(snapshot, made.name, made.location, as_json=as_json)
+    with open_lake(catalog, storage_option) as lake:
+        with progress_bar("Listing files", quiet=as_json) as tell:
+            made = lake.convert_table(location, name, partition_schema=given, progress=tell)
+        _tell(made.snapshot(), made.name, made.location, as_json=as_json)
+
+
+def drop(
+    catalog: Catalog,
+    table: TableName,
+    *,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Give up versions that are not in its _delta_log yet."),
+    ] = False,
+    storage_option: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove a table from the catalog. Its data files and its _delta_log stay where they are.
+
+    Versions that are not published yet exist only in the catalog: the table is not dropped then,
+    unless you --force it. To hand a table over to other engines, use `export`.
+    """
+    with open_lake(catalog, storage_option, mirror="worker") as lake:
+        found = lake.table(table)
+        lake.drop_table(found.name, force=force)
+    if as_json:
+        show_json({"table": found.name, "location": found.location, "dropped": True})
+        return
+    back = as_commands(f"lake.import_table({found.location!r}, name={found.name!r})")
+    say(
+        f"{found.name} is no longer in this catalog. Nothing was deleted at {found.location}. "
+        f"To take it back: {back}"
+    )
 
 
 def show(
@@ -202,7 +292,7 @@ def show(
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """A table: version, schema, properties, protocol, size."""
+    """Show a table: version, size, schema, properties, protocol."""
     with open_lake(catalog, storage_option, mirror="worker") as lake:
         found = lake.table(table)
         snapshot = found.snapshot(version, timestamp=timestamp)
@@ -216,68 +306,105 @@ def files(
     where: Where = None,
     version: Version = None,
     timestamp: Timestamp = None,
-    limit: Annotated[int, typer.Option(min=0, help="At most so many; 0 for all.")] = 100,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help=f"Show at most this many, 0 for all; {_FILES} by default, all with --json.",
+        ),
+    ] = None,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """The data files of a table."""
+    """List the data files of a table."""
+    most = _most(limit, 0 if as_json else _FILES)
     with open_lake(catalog, storage_option, mirror="worker") as lake:
         snapshot = lake.table(table).snapshot(version, timestamp=timestamp)
-        found = snapshot.files(where=where, limit=limit or None)
-    rows = found.select(["path", "size_bytes", "modification_time", "partition_values", "stats"])
-    if as_json:
-        show_json(rows.to_pylist())
-        return
+        if as_json:
+            show_json_list(_file_entries(snapshot, where, most))
+            return
+        # One more than is shown tells whether there are more.
+        found = snapshot.files(where=where, columns=_FILE_COLUMNS, limit=most + 1 if most else None)
+    rows = found.slice(0, most or found.num_rows).to_pylist()
     show_rows(
         ("path", "size", "modified", "partition"),
         [
             (row["path"], size(row["size_bytes"]), moment(row["modification_time"]), partition)
-            for row in rows.to_pylist()
+            for row in rows
             for partition in [row["partition_values"] if row["partition_values"] != "{}" else None]
         ],
-        empty="No files.",
+        empty="No files." if where is None else "No file can hold such rows.",
     )
-    if where is None and limit and snapshot.num_files > rows.num_rows:
-        say(f"{snapshot.num_files - rows.num_rows} more; --limit 0 shows all.")
+    _tell_more(found.num_rows > len(rows), None if where else snapshot.num_files - len(rows))
+
+
+def _file_entries(snapshot: Snapshot, where: str | None, most: int) -> Iterator[dict[str, Any]]:
+    batches: Iterator[pa.RecordBatch] = (
+        iter(snapshot.files(where=where, columns=_FILE_COLUMNS, limit=most).to_batches())
+        if most
+        else snapshot.iter_files(where=where, columns=_FILE_COLUMNS)
+    )
+    for batch in batches:
+        for row in batch.to_pylist():
+            yield {**row, "partition_values": json.loads(row["partition_values"])}
 
 
 def history(
     catalog: Catalog,
     table: TableName,
     *,
-    limit: Annotated[int, typer.Option(min=0, help="The newest so many; 0 for all.")] = 20,
-    operation: Annotated[str | None, typer.Option(help="Only this operation.")] = None,
-    committer: Annotated[str | None, typer.Option(help="Only this committer.")] = None,
-    since: Annotated[str | None, typer.Option(help="Not before this time.")] = None,
-    until: Annotated[str | None, typer.Option(help="Not after this time.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help=f"Show at most this many, 0 for all; {_COMMITS} by default, all with --json.",
+        ),
+    ] = None,
+    operation: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only commits of this operation, e.g. MERGE.")
+    ] = None,
+    committer: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only commits by this committer.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only commits from this time on.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only commits up to this time.")
+    ] = None,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Who changed what, newest first."""
+    """Show who changed what in a table, newest first."""
+    most = _most(limit, 0 if as_json else _COMMITS)
+    wanted = {"operation": operation, "committer": committer, "since": since, "until": until}
     with open_lake(catalog, storage_option, mirror="worker") as lake:
-        found = lake.table(table).history(
-            limit or None, operation=operation, committer=committer, since=since, until=until
-        )
-    if as_json:
-        show_json([_entry(record) for record in found])
-        return
+        found = lake.table(table)
+        if as_json:
+            records = found.history(most, **wanted) if most else found.iter_history(**wanted)
+            show_json_list(_entry(record) for record in records)
+            return
+        # One more than is shown tells whether there are more.
+        commits = found.history(most + 1 if most else None, **wanted)
     show_rows(
-        ("version", "time", "committer", "operation", "added", "removed", "files", "size"),
+        ("version", "time", "committer", "operation", "change", "files", "size"),
         [
             (
                 record.version,
                 moment(record.committed_at),
                 record.committer,
                 record.commit_info.operation if record.commit_info else None,
-                record.counts.num_adds,
-                record.counts.num_removes,
+                f"+{record.counts.num_adds} -{record.counts.num_removes}",
                 record.counts.live_files,
                 size(record.counts.live_bytes),
             )
-            for record in found
+            for record in commits[: most or None]
         ],
-        empty="No commits.",
+        empty="No commits." if not any(wanted.values()) else "No such commits.",
     )
+    _tell_more(0 < most < len(commits), None)
 
 
 def rebuild(
@@ -287,7 +414,7 @@ def rebuild(
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make the list of live files anew from the ledger, where it was damaged by hand."""
+    """Rebuild a table's list of live files from the ledger, e.g. after changes made by hand."""
     with open_lake(catalog, storage_option, mirror="worker") as lake:
         table_id = lake.table(table).table_id
         with lake.store.write() as session:
@@ -298,31 +425,57 @@ def rebuild(
         show_json({"table": table, "files": count, "problems": len(problems)})
     else:
         found = f"{len(problems)} problems were found" if problems else "nothing was wrong"
-        say(f"{table}: {found}; {count} file intervals were made anew.")
+        say(f"{table}: {found}; the list of {count} files was rebuilt.")
+
+
+def _most(given: int | None, default: int) -> int:
+    return default if given is None else given
+
+
+def _tell_more(more: bool, count: int | None) -> None:  # noqa: FBT001 - it is the question
+    if more:
+        say(f"{'More' if count is None else f'{count} more'}: --limit 0 shows all.")
 
 
 def _tell(snapshot: Snapshot, name: str, location: str, *, as_json: bool) -> None:
     protocol = snapshot.protocol
-    fields: dict[str, Any] = {
-        "table": name,
-        "location": location,
-        "version": snapshot.version,
-        "timestamp": snapshot.timestamp.isoformat(),
-        "files": snapshot.num_files,
-        "size_bytes": snapshot.size_bytes,
-        "partition_columns": list(snapshot.partition_columns),
-        "properties": dict(snapshot.properties),
-        "min_reader_version": protocol.min_reader_version,
-        "min_writer_version": protocol.min_writer_version,
+    features = {
         "reader_features": list(protocol.reader_features or ()),
         "writer_features": list(protocol.writer_features or ()),
     }
     columns = [(f.name, str(f.type), f.nullable) for f in snapshot.schema.fields]
     if as_json:
-        fields["schema"] = [{"name": n, "type": t, "nullable": null} for n, t, null in columns]
-        show_json(fields)
+        show_json(
+            {
+                "table": name,
+                "location": location,
+                "version": snapshot.version,
+                "timestamp": snapshot.timestamp.isoformat(),
+                "files": snapshot.num_files,
+                "size_bytes": snapshot.size_bytes,
+                "partition_columns": list(snapshot.partition_columns),
+                "clustering_columns": list(snapshot.clustering_columns),
+                "properties": dict(snapshot.properties),
+                "min_reader_version": protocol.min_reader_version,
+                "min_writer_version": protocol.min_writer_version,
+                **features,
+                "schema": [{"name": n, "type": t, "nullable": null} for n, t, null in columns],
+            }
+        )
         return
-    show_fields({key: value for key, value in fields.items() if value not in ([], {})})
+    needs = sorted({*features["reader_features"], *features["writer_features"]})
+    fields = {
+        "table": name,
+        "location": location,
+        "version": f"{snapshot.version}, of {moment(snapshot.committed_at)}",
+        "files": f"{snapshot.num_files} ({size(snapshot.size_bytes)})",
+        "partitioned by": ", ".join(snapshot.partition_columns),
+        "clustered by": ", ".join(snapshot.clustering_columns),
+        "properties": "\n".join(f"{key} = {value}" for key, value in snapshot.properties.items()),
+        "protocol": f"reader {protocol.min_reader_version}, writer {protocol.min_writer_version}"
+        + (f" ({', '.join(needs)})" if needs else ""),
+    }
+    show_fields({key: value for key, value in fields.items() if value})
     say("")
     show_rows(
         ("column", "type", ""),

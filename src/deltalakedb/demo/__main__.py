@@ -10,9 +10,9 @@ from deltalakedb.errors import DeltaLakeDbError
 
 def _run() -> int:
     parser = argparse.ArgumentParser(prog="deltalakedb.demo", description=main.__doc__)
-    parser.add_argument("--folder", type=Path, help="an empty or new folder for its data")
+    parser.add_argument("--folder", type=Path, help="a new or empty folder for its data")
     parser.add_argument(
-        "--keep", action="store_true", help="go on serving the operations page until Ctrl-C"
+        "--keep", action="store_true", help="keep serving the operations page until Ctrl-C"
     )
     options = parser.parse_args()
     try:

@@ -12,8 +12,8 @@ from deltalakedb.errors import ConfigurationError, MissingDriverError
 def main(*, folder: Path | None = None, keep: bool = False) -> int:
     """Tell the whole story on SQLite and local files; 1 where something in it was not true.
 
-    Its data stay in `folder` (a new one, unless named). With `keep` the operations page is served
-    until Ctrl-C.
+    Its data stay in `folder` (a temporary one, unless named). With `keep` the operations page is
+    served until Ctrl-C.
     """
     _require_packages()
     place = _place(folder)
@@ -33,7 +33,7 @@ def _require_packages() -> None:
         raise MissingDriverError(
             f"The demo needs {' and '.join(missing)}",
             why="Spark writes its tables, and delta-rs reads what was published",
-            fix="pip install 'deltalakedb[cli,spark]' deltalake",
+            fix="Run: pip install 'deltalakedb[cli,spark]' deltalake",
         )
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
+import sys
 import tempfile
 import threading
 import time
 import urllib.request
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -53,10 +56,12 @@ def tell(
             story.killed_worker()
             story.other_readers()
         with Lake.connect(url) as lake:
-            _operations_page(telling, lake, keep=keep)
+            end = partial(_end, telling, place, url, keep=keep)
+            _operations_page(telling, lake, end, keep=keep)
+            if not keep:
+                end()
     finally:
         shutil.rmtree(own, ignore_errors=True)
-    _end(telling, place, url)
 
 
 class _Story:
@@ -273,7 +278,7 @@ def _wait(lake: Lake, done: Callable[[TableStatus], bool], what: str) -> TableSt
     )
 
 
-def _operations_page(telling: Telling, lake: Lake, *, keep: bool) -> None:
+def _operations_page(telling: Telling, lake: Lake, end: Callable[[], None], *, keep: bool) -> None:
     telling.chapter("The operations page")
     with OperationsPage(lake) as page:
         listed = f"{page.address}/tables"
@@ -284,21 +289,34 @@ def _operations_page(telling: Telling, lake: Lake, *, keep: bool) -> None:
             ok=ORDERS in text and DAILY in text,
         )
         if keep:
-            telling.say(f"Open {page.address} in a browser; Ctrl-C ends it.", style="bold")
-            try:
-                threading.Event().wait()
-            except KeyboardInterrupt:
-                telling.say("")
+            end()
+            telling.title(f"\nThe operations page is at {page.address} until you press Ctrl-C.")
+            _until_interrupted()
 
 
-def _end(telling: Telling, place: Path, url: str) -> None:
+def _until_interrupted() -> None:
+    with suppress(KeyboardInterrupt):
+        threading.Event().wait()
+
+
+def _end(telling: Telling, place: Path, url: str, *, keep: bool) -> None:
     told = "everything was checked as it was told" if not telling.failed else "see what failed"
-    telling.title(f"\nDone in {telling.seconds:.0f} s; {told}. Nothing is left running.")
-    telling.say(
-        f"The tables, their catalog and Spark's log stay in {place}. Look at them:\n"
-        f"  deltalakedb tables  --catalog {url}\n"
-        f"  deltalakedb history --catalog {url} {ORDERS} --limit 5\n"
-        f"  deltalakedb serve   --catalog {url}\n"
-        "  python -c 'import deltalake as d; "
-        f'print(d.DeltaTable("{place}/orders").to_pandas())\''
-    )
+    left = "" if keep else " Nothing is left running."
+    telling.title(f"\nDone in {telling.seconds:.0f} s; {told}.{left}")
+    telling.say(f"The tables, their catalog and Spark's log are in {place}. Look at them:")
+    ours = [sys.executable, "-m", "deltalakedb"]
+    code = f"import deltalake; print(deltalake.DeltaTable({str(place / 'orders')!r}).to_pandas())"
+    commands = [
+        [*ours, "tables", "--catalog", url],
+        [*ours, "history", "--catalog", url, ORDERS, "--limit", "5"],
+        [sys.executable, "-c", code],
+    ]
+    if not keep:
+        commands.append([*ours, "serve", "--catalog", url])
+    for command in commands:
+        telling.say(f"  {shlex.join(command)}")
+    if not keep:
+        telling.say(
+            "The last one serves the operations page. The demo itself keeps it open until Ctrl-C "
+            "with --keep: make demo ARGS=--keep"
+        )

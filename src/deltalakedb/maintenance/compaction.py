@@ -22,6 +22,7 @@ from deltalakedb.actions.partition import decode_path
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.actions.schema import StructType
 from deltalakedb.errors import ConfigurationError, UnsupportedFeatureError
+from deltalakedb.progress import Phases, Progress
 from deltalakedb.snapshot.dataset import open_dataset
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.snapshot.where import parse_where
@@ -87,17 +88,20 @@ def compact(
     where: str | None = None,
     target_bytes: int | None = None,
     run: Run | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Compaction:
     """Make large files of small ones, in the partitions for which `where` is true.
 
     New files have about `target_bytes` (1 GB); files that have that size already stay. `run` says
-    where the work is done: here, unless it is given.
+    where the work is done: here, unless it is given. `progress` is told how many groups of files
+    of how many have been rewritten.
     """
+    phases = Phases(progress)
     snapshot = table.snapshot()
     target = TARGET_BYTES if target_bytes is None else target_bytes
     if target <= 0:
         raise ConfigurationError(f"{target} bytes is no size for a file", fix="Pass e.g. 2**30")
+    phases.begin("Finding small files")
     files = files_to_optimize(snapshot, where)
     chosen = _bins(files, target)
     bins = [bin_of(snapshot, files, rows, target) for rows in chosen]
@@ -105,11 +109,11 @@ def compact(
     if not bins:
         return Compaction(table.name, None, 0, 0, 0, 0, files.num_rows, 0)
     adds: list[AddFile] = []
+    phases.begin("Rewriting files", main=True)
     try:
         for done, made in enumerate((run or run_here)(bins), start=1):
             adds += made
-            if progress is not None:
-                progress(done, len(bins))
+            phases(done, len(bins))
     except BaseException:
         delete_files(snapshot, adds)
         raise

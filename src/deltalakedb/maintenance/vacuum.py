@@ -8,7 +8,7 @@ the retention too, so that the files of a write that is still under way stay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +17,7 @@ from deltalakedb.actions.partition import decode_path
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.cloning import absolute_path, is_absolute
 from deltalakedb.errors import ConfigurationError
+from deltalakedb.progress import Phases, Progress
 from deltalakedb.snapshot.data_files import descriptor_of
 from deltalakedb.staging.layout import STAGING_FOLDER
 from deltalakedb.storage import normalise_location, open_storage
@@ -54,24 +55,30 @@ def vacuum(
     retention_hours: float | None = None,
     dry_run: bool = False,
     allow_short_retention: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Vacuum:
     """Delete files that no version of the last `retention_hours` needs.
 
     The retention is that of the table unless it is given (`delta.deletedFileRetentionDuration`,
     a week by default). A shorter one is refused unless it is allowed: readers of older versions,
     and writers that have not committed yet, would lose their files. `progress` is told how many
-    files of how many have been deleted.
+    files of how many have been deleted; with a method `phase` also what comes before (see
+    `deltalakedb.progress`).
     """
+    phases = Phases(progress)
     snapshot = table.snapshot()
     least = TableProperties(snapshot.properties).deleted_file_retention
     hours = _hours(table, least, retention_hours, allowed=allow_short_retention)
     cutoff = table.now_ms() - int(hours * _HOUR_MS)
-    needed = _needed(table, cutoff)
+    phases.begin("Finding what is needed")
+    needed = _needed(table, cutoff, phases)
     storage = open_storage(table.location, snapshot.storage_options)
     gone: list[ObjectInfo] = []
     kept = 0
-    for found in storage.list():
+    phases.begin("Listing files")
+    for number, found in enumerate(storage.list(), start=1):
+        if number % _AT_ONCE == 0:
+            phases(number)
         if _is_hidden(found.key):
             continue
         if found.key in needed or found.modified_ms >= cutoff:
@@ -80,10 +87,10 @@ def vacuum(
             gone.append(found)
     keys = [found.key for found in gone]
     if not dry_run:
+        phases.begin("Deleting files", main=True)
         for start in range(0, len(keys), _AT_ONCE):
             storage.delete_many(keys[start : start + _AT_ONCE])
-            if progress is not None:
-                progress(min(start + _AT_ONCE, len(keys)), len(keys))
+            phases(min(start + _AT_ONCE, len(keys)), len(keys))
     return Vacuum(
         table=table.name,
         dry_run=dry_run,
@@ -106,18 +113,20 @@ def _hours(table: Table, least: timedelta, given: float | None, *, allowed: bool
     if given < default and not allowed:
         raise ConfigurationError(
             f"Table {table.name!r} keeps removed files for {default:g} hours; {given:g} is less",
-            why="Whoever reads an older version, or has written files and not committed them yet, "
+            why="Readers of older versions, and writers that have not committed their files yet, "
             "would lose them",
-            fix="Leave the retention out, set delta.deletedFileRetentionDuration, or allow for it "
-            "when nobody else uses the table",
+            fix="Leave the retention out, change the table's delta.deletedFileRetentionDuration, "
+            "or pass allow_short_retention=True while nobody else uses the table",
         )
     return given
 
 
-def _needed(table: Table, cutoff: int) -> set[str]:
+def _needed(table: Table, cutoff: int, tell: Phases) -> set[str]:
     """The keys of all files that a version from `cutoff` on needs."""
     found: set[str] = set()
-    for path, vector in table.needed_files(cutoff):
+    for number, (path, vector) in enumerate(table.needed_files(cutoff), start=1):
+        if number % _AT_ONCE == 0:
+            tell(number)
         found.add(_key(table.location, path))
         if vector is not None:
             descriptor = descriptor_of(vector, path)

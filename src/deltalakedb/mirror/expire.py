@@ -115,8 +115,8 @@ def expire_table(
             return _outcome(table, cutoff, horizon, rows, dry_run=True)
     if archive is None:
         raise ConfigurationError(
-            "There is no archive to put expired versions into",
-            fix="Pass archive=…, a folder or an object store prefix",
+            "There is no archive to move expired versions to",
+            fix="Name a folder or an object store prefix for them: archive=…",
         )
     with span("deltalakedb.expire", table=table.name):
         folder = _new_folder(table, horizon)

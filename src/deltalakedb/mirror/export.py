@@ -32,9 +32,8 @@ from deltalakedb.store.exports import ExportRecord, export_of, gone, record_expo
 from deltalakedb.telemetry import event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from deltalakedb.mirror.findings import Verification
+    from deltalakedb.progress import Progress
     from deltalakedb.storage import Storage
     from deltalakedb.store import Store, TableRecord
 
@@ -100,8 +99,9 @@ def publish_all(store: Store, storages: Storages, table: TableRecord) -> int:
         _refuse(
             table,
             f"publishing has stopped{where}: somebody else wrote there to its _delta_log",
-            fix=f"See lake.verify({table.name!r}); adopt the foreign commit with lake.adopt, or "
-            "take it out of the log by hand and retry with lake.mirror.retry",
+            fix=f"See lake.verify({table.name!r}). Either adopt the foreign commit, "
+            f"lake.adopt({table.name!r}), or move it out of the log and try again, "
+            f"lake.mirror.retry({table.name!r})",
         )
     if done.outcome is not Outcome.CAUGHT_UP or newest is None:
         why = "" if done.error is None else f": {done.error.what}. {done.error.why}"
@@ -119,7 +119,7 @@ def check_log(
     storage: Storage,
     table: TableRecord,
     *,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Verification:
     """Compare the whole log with the catalog; MirrorError unless every reader sees the same."""
     found = verify_table(store, storage, table, progress=progress)
@@ -132,7 +132,9 @@ def check_log(
             table,
             f"its _delta_log is not what the catalog says ({named}"
             f"{f'; and {rest} more' if rest > 0 else ''})",
-            fix=f"Settle it first with lake.{'adopt' if foreign else 'repair'}({table.name!r})",
+            fix=f"Settle it first with lake.adopt({table.name!r})"
+            if foreign
+            else f"Settle it first with lake.repair({table.name!r})",
         )
     return found
 

@@ -6,7 +6,7 @@ come here once, many at a time where the store is far away, and lie on disk when
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from deltalakedb.deltalog.history import OpenHistory, fetch_checkpoint
@@ -20,12 +20,18 @@ if TYPE_CHECKING:
     from deltalakedb.storage import Storage
 
 
+def _ignore() -> None:
+    """Nobody wants to know."""
+
+
 class LogReader:
     """Reads files of one log, in this process."""
 
     def __init__(self, storage: Storage, spool: Spool) -> None:
         self.storage = storage
         self.spool = spool
+        self.tell_commit: Callable[[], None] = _ignore
+        """Called for each commit that `states` has replayed here."""
 
     def fetch(self, keys: Sequence[str]) -> dict[str, Spooled]:
         """Size and digest of each file that is there."""
@@ -68,6 +74,7 @@ class LogReader:
             yield from history.base_batches()
             for file in plan.commits:
                 yield history.commit(file)
+                self.tell_commit()
         except ObjectNotFoundError as error:
             raise InvalidLogError(
                 "The log changed while it was read", why=error.what, fix="Try again"

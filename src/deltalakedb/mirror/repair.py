@@ -27,6 +27,7 @@ from deltalakedb.mirror.hints import advance_hint, describe, hinted_version
 from deltalakedb.mirror.payloads import expected_bytes
 from deltalakedb.mirror.verify import verify_table
 from deltalakedb.mirror.verify_commits import Recorded, recorded_versions
+from deltalakedb.progress import Phases, Progress
 from deltalakedb.store import mirror as queue
 from deltalakedb.telemetry import event, span
 
@@ -83,7 +84,12 @@ class Repair:
 
 
 def repair_table(
-    store: Store, storage: Storage, table: TableRecord, *, dry_run: bool = False
+    store: Store,
+    storage: Storage,
+    table: TableRecord,
+    *,
+    dry_run: bool = False,
+    progress: Progress | None = None,
 ) -> Repair:
     """Verify a table, and repair what can be repaired safely.
 
@@ -92,8 +98,10 @@ def repair_table(
     """
     with span("deltalakedb.repair", table=table.name):
         steps: list[RepairStep] = []
+        phases = Phases(progress)
         while True:
-            found = verify_table(store, storage, table)
+            found = verify_table(store, storage, table, progress=progress)
+            phases.begin("Repairing")
             work = _Work(store, storage, table, found, dry_run=dry_run, earlier=tuple(steps))
             work.run()
             steps += work.steps

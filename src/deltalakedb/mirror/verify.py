@@ -14,7 +14,8 @@ Guarantees:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,6 +48,7 @@ from deltalakedb.mirror.verify_state import (
     metadata_differences,
     protocol_differences,
 )
+from deltalakedb.progress import Phases, Progress
 from deltalakedb.store import mirror as queue
 from deltalakedb.telemetry import span
 
@@ -55,9 +57,10 @@ if TYPE_CHECKING:
     from deltalakedb.storage import ObjectInfo, Storage
     from deltalakedb.store import Store, TableRecord
 
-Progress = Callable[[int, int], None]
 OpenReader = Callable[["Storage", Spool], LogReader]
 _MOST_PROBLEMS: Final = 100
+# How many objects or commits go by before progress is told again.
+_TELL_EACH: Final = 100
 
 
 def verify_table(
@@ -69,12 +72,17 @@ def verify_table(
     open_reader: OpenReader = LogReader,
 ) -> Verification:
     """Compare a table with its log. `progress` is called with versions looked at, and of all."""
+    phases = Phases(progress)
     with span("deltalakedb.verify", table=table.name), Spool(storage) as spool:
         scope = take_scope(store, table)
-        objects = {info.key: info for info in storage.list(LOG)}
+        phases.begin("Listing the log")
+        objects: dict[str, ObjectInfo] = {}
+        for listed, info in enumerate(storage.list(LOG), start=1):
+            objects[info.key] = info
+            if listed % _TELL_EACH == 0:
+                phases(listed)
         reader = open_reader(storage, spool)
-        check = _Check(store, table, reader, scope, objects)
-        return check.run(progress or (lambda _done, _of: None))
+        return _Check(store, table, reader, scope, objects, phases).run()
 
 
 @dataclass(slots=True)
@@ -86,6 +94,7 @@ class _Check:
     reader: LogReader
     scope: Scope
     objects: Mapping[str, ObjectInfo]
+    phases: Phases
     findings: Findings = field(default_factory=Findings)
     listing: LogListing = field(init=False)
     replays: int = 0
@@ -95,17 +104,20 @@ class _Check:
     def __post_init__(self) -> None:
         self.listing = sort_log(self.objects.values())
 
-    def run(self, progress: Progress) -> Verification:
+    def run(self) -> Verification:
         commits = CommitCheck(
             self.store, self.table, self.reader, self.scope, self.listing, self.findings
         )
-        commits.run(progress)
+        self.phases.begin("Comparing versions", main=True)
+        commits.run(self.phases)
         self._check_checkpoints()
         self._check_hint()
+        self.phases.begin("Comparing checksums")
         self._check_checksums(commits.wrong)
         self._check_compactions()
         if not commits.wrong:
             self._check_replays()
+        self.phases.begin("Checking the catalog")
         self._check_catalog()
         self._check_drift()
         published = self.scope.published
@@ -140,8 +152,21 @@ class _Check:
             self.findings.add(Kind.UNREADABLE_LOG, published, LOG, str(error))
             return
         state = CatalogState(self.store, self.table, published)
+        self.phases.begin("Replaying the log")
+        # Each bucket of live files takes a replay of all commits.
+        total = sum(len(plan.commits) for plan, _ in plans) * state.buckets
+        done = 0
         for plan, beginning in plans:
             key = commit_key(published)
+            self.phases(done, total)
+            replayed = itertools.count(done + 1)
+
+            def tell_commit(replayed: Iterator[int] = replayed) -> None:
+                if (number := next(replayed)) % _TELL_EACH == 0:
+                    self.phases(number, total)
+
+            self.reader.tell_commit = tell_commit
+            done += len(plan.commits) * state.buckets
 
             def tell(what: str, key: str = key, beginning: str = beginning) -> None:
                 self.findings.add(
@@ -157,6 +182,7 @@ class _Check:
                 self.findings.add(Kind.UNREADABLE_LOG, published, LOG, str(error))
             else:
                 self.replays += 1
+        self.phases(total, total)
 
     def _plans(self, published: int) -> list[tuple[HistoryPlan, str]]:
         """What to replay: the longest history that there is, and the shortest."""
@@ -177,9 +203,13 @@ class _Check:
     # --- checkpoints ----------------------------------------------------------------------
 
     def _check_checkpoints(self) -> None:
-        for version in sorted(self.listing.checkpoints):
-            for checkpoint in list(self.listing.checkpoints[version]):
-                self._check_checkpoint(checkpoint)
+        self.phases.begin("Comparing checkpoints")
+        found = self.listing.checkpoints
+        checkpoints = [checkpoint for version in sorted(found) for checkpoint in found[version]]
+        for done, checkpoint in enumerate(checkpoints):
+            self.phases(done, len(checkpoints))
+            self._check_checkpoint(checkpoint)
+        self.phases(len(checkpoints), len(checkpoints))
         self._check_unfinished()
 
     def _check_checkpoint(self, checkpoint: Checkpoint) -> None:

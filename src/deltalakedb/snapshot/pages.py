@@ -170,7 +170,7 @@ def _stream(
             raise CatalogError(
                 f"Page {number} of table {table.name!r} is damaged",
                 why=str(error),
-                fix="Run: deltalakedb rebuild; meanwhile files() lists from the rows",
+                fix="Run: deltalakedb rebuild; until then files are listed from the rows",
             ) from error
         store.metrics.count("rows_scanned", batch.num_rows)
         if gone is None:

@@ -162,11 +162,14 @@ def to_milliseconds(moment: datetime | str, *, name: str = "timestamp") -> int:
         try:
             given = datetime.fromisoformat(given.strip())
         except ValueError:
-            given = None
+            raise ConfigurationError(
+                f"The {name} {moment!r} is not a time",
+                fix="Write it like 2026-11-01 or 2026-11-01T00:00:00Z",
+            ) from None
     if not isinstance(given, datetime):
         raise ConfigurationError(
-            f"{name}={moment!r} is no time",
-            fix="Write it like 2026-11-01T00:00:00Z, or pass a datetime",
+            f"The {name} {moment!r} is not a time",
+            fix="Pass a datetime, or text like 2026-11-01T00:00:00Z",
         )
     if given.tzinfo is None:
         given = given.replace(tzinfo=UTC)

@@ -276,11 +276,16 @@ class DeltaTable:
         `spark.databricks.delta.retentionDurationCheck.enabled` to false.
         """
         check = self._spark.conf.get(_RETENTION_CHECK, "true")
-        vacuum(
-            self._table,
-            retention_hours=retentionHours,
-            allow_short_retention=str(check).lower() == "false",
-        )
+        try:
+            vacuum(
+                self._table,
+                retention_hours=retentionHours,
+                allow_short_retention=str(check).lower() == "false",
+            )
+        except ConfigurationError as error:
+            here = f"set {_RETENTION_CHECK} to false"
+            fix = error.fix.replace("pass allow_short_retention=True", here)
+            raise ConfigurationError(error.what, why=error.why, fix=fix) from None
         return self._spark.createDataFrame([], "path string")
 
     def restoreToVersion(self, version: int) -> DataFrame:

@@ -16,6 +16,8 @@ from deltalakedb.errors import StorageError, StoragePermissionError, StorageUnav
 
 _STATUS: Final = re.compile(r"\bstatus code: (\d{3})\b")
 _SYSTEM: Final = re.compile(r"\(os error (\d+)\)")
+_DOCUMENT: Final = re.compile(r"<\?xml|<Error\b")
+_SAID: Final = (re.compile(r"<Code>([^<\n]*)"), re.compile(r"<Message>([^<\n]*)"))
 _NO_BUCKET: Final = re.compile(
     "NoSuchBucket|ContainerNotFound|specified bucket does not exist", re.IGNORECASE
 )
@@ -52,21 +54,36 @@ def is_conflict(error: Exception) -> bool:
     return _status(error) == _CONFLICT
 
 
+def said(error: Exception) -> str:
+    """What the store said, in a line: of a document its code and message, without the document."""
+    text = str(error).strip()
+    if not text:
+        return type(error).__name__
+    line = text.splitlines()[0]
+    document = _DOCUMENT.search(line)
+    if document is None:
+        return line
+    found = [part[1].strip() for pattern in _SAID if (part := pattern.search(text))]
+    return f"{line[: document.start()].rstrip(': ')}{': ' if found else ''}{': '.join(found)}"
+
+
 def translate(error: Exception, what: str, why: str) -> StorageError:
     """The error that tells a person; `why` is what the store said, without its secrets."""
     if _is_denied(error):
         return StoragePermissionError(
             what,
             why=why,
-            fix="Check the credentials in storage_options or the environment, and what they may "
-            "do there",
+            fix="Check the credentials (storage_options, or the environment), and what they may do "
+            "there",
         )
     if is_missing_bucket(error):
         return StorageError(
             what, why=why, fix="Create the bucket, or correct its name in the location"
         )
     if _is_lasting(error):
-        return StorageError(what, why=why, fix="Check the location and storage_options")
+        return StorageError(
+            what, why=why, fix="Check the location, and the settings of its store (storage_options)"
+        )
     return StorageUnavailableError(
         what, why=why, fix="Check that the store can be reached from here, and try again"
     )

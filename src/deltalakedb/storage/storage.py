@@ -18,7 +18,7 @@ from deltalakedb.errors import (
     StorageUnavailableError,
 )
 from deltalakedb.storage import local_files
-from deltalakedb.storage.failures import is_conflict, is_missing_bucket, translate
+from deltalakedb.storage.failures import is_conflict, is_missing_bucket, said, translate
 from deltalakedb.storage.locations import local_path, normalise_location
 from deltalakedb.storage.opening import (
     check_options,
@@ -306,8 +306,7 @@ class Storage:
         )
 
     def _translate(self, error: Exception, key: str, verb: str) -> StorageError:
-        text = str(error).strip()
-        why = self._redact(text.splitlines()[0] if text else type(error).__name__)
+        why = self._redact(said(error))
         return translate(error, f"Cannot {verb} {self._shown(key)}", why)
 
     def _shown(self, key: str) -> str:

@@ -241,6 +241,18 @@ class Dialect(ABC):
         """
         yield
 
+    def make_new(self, fill: Callable[[Dialect], T]) -> T | None:  # noqa: ARG002 - not here
+        """Make a catalog that does not exist yet and `fill` it; there is all of it, or nothing.
+
+        None where it exists already, or where the engine has no such way: then it is to be filled
+        where it is.
+        """
+        return None
+
+    def abandon(self) -> None:
+        """Close it after a failure; a file that it has made, and that holds nothing, goes again."""
+        self.close()
+
     @abstractmethod
     def lock_migrations(self, session: Session) -> None:
         """Hold off other migrators until the transaction of `session` ends."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import sys
 import threading
 import time
@@ -65,6 +66,10 @@ _PAGES_AT_ONCE = 8
 _POLL_SECONDS = 0.05
 # json.dumps() would make an encoder for each call.
 _encode = json.JSONEncoder(ensure_ascii=False).encode
+# What a file begins with, in bytes, before there is anything in it.
+_HEADERS = 3 * 4096
+# A commit may fail for more than what is left then.
+_LITTLE = 1024 * 1024
 _ONE_PROCESS = "A DuckDB file can be open in one process only"
 
 
@@ -355,6 +360,7 @@ class DuckdbDialect(Dialect):
         self.url = url
         self._translating = Translating(duckdb.Error, lambda error: _translate(error, url))
         self._key = (os.getpid(), os.path.realpath(url.target))
+        self._is_new = not Path(url.target).exists()
         self._instance = self._open()
         self._closed = False
         self._pool = self._new_pool()
@@ -401,6 +407,8 @@ class DuckdbDialect(Dialect):
                 ) from error
             except duckdb.IOException as error:
                 if not _is_locked(target):
+                    if self._is_new:
+                        _remove_stump(target)
                     # The other process may have gone between the failure and this look.
                     if last_chance:
                         raise _translate(error, self.url) from error
@@ -473,6 +481,20 @@ class DuckdbDialect(Dialect):
     def lock_migrations(self, session: Session) -> None:
         """The writer lock of this process holds off every other migrator."""
 
+    def abandon(self) -> None:
+        # Its name goes first: until it is closed, no other process can have opened it.
+        if self._is_new and not self._closed and self._instance.users == 1 and self._is_empty():
+            for suffix in ("", ".wal"):
+                Path(f"{self.url.target}{suffix}").unlink(missing_ok=True)
+        self.close()
+
+    def _is_empty(self) -> bool:
+        try:
+            with self.read() as session:
+                return not session.run("has_schema_migrations")
+        except DeltaLakeDbError:
+            return False
+
     def close(self) -> None:
         if self._closed or os.getpid() != self._key[0]:
             return
@@ -507,6 +529,21 @@ def _is_locked(target: Path) -> bool:
     return False
 
 
+def _remove_stump(target: Path) -> None:
+    """Remove what is left where a file could not even be begun: less than every database has."""
+    with suppress(OSError):
+        if target.stat().st_size < _HEADERS:
+            target.unlink()
+
+
+def _is_full(target: Path) -> bool:
+    """Whether the disk is; of a commit that failed, DuckDB has no code that tells."""
+    try:
+        return shutil.disk_usage(target.parent).free < _LITTLE
+    except OSError:
+        return False
+
+
 def _is_sqlite(target: Path) -> bool:
     """Whether the file begins as those of SQLite do; not looked at where it is open here.
 
@@ -531,6 +568,12 @@ def _first_line(error: BaseException) -> str:
 def _translate(error: duckdb.Error, url: CatalogUrl) -> DeltaLakeDbError:
     reason = url.redact(_first_line(error))
     if isinstance(error, duckdb.TransactionException):
+        if _is_full(Path(url.target)):
+            return CatalogError(
+                f"{url.display} could not grow: the disk is full",
+                why="The transaction was rolled back; nothing was lost",
+                fix="Free some space and try again",
+            )
         return TransactionAbortedError(
             f"{url.display} refused a transaction that met another one",
             why=reason,

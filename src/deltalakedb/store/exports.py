@@ -60,7 +60,7 @@ def exported_error(record: ExportRecord) -> TableExportedError:
         f"Table {record.name!r} was exported from this catalog at version {record.version}",
         why=f"It is an ordinary Delta table at {record.location} now",
         fix="Read and write it there with any Delta engine, or take it back: "
-        "lake.import_table(location, name)",
+        f"lake.import_table({record.location!r}, name={record.name!r})",
     )
 
 

@@ -118,7 +118,12 @@ class Migrator:
         return self._pending(self.applied())
 
     def ensure(self) -> None:
-        """Create the schema in an empty database; check it in any other."""
+        """Create the schema in an empty database; check it in any other.
+
+        A SQLite file that did not exist is there afterwards with its schema, or not at all.
+        """
+        if self._make_new(self._migrations[-1].version) is not None:
+            return
         applied = self.applied()
         pending = self._pending(applied)
         if not applied:
@@ -132,9 +137,25 @@ class Migrator:
             )
 
     def up(self, target: int | None = None) -> Sequence[Migration]:
-        """Apply what is pending up to `target` (default: all); what was applied."""
-        done: list[Migration] = []
+        """Apply what is pending up to `target` (default: all); what was applied.
+
+        A SQLite file that did not exist is there afterwards with its schema, or not at all.
+        """
         goal = self._migrations[-1].version if target is None else self._known(target)
+        made = self._make_new(goal)
+        return self._up(goal) if made is None else made
+
+    def _make_new(self, goal: int) -> Sequence[Migration] | None:
+        """What was applied to a catalog that was not there at all; None where one is."""
+
+        def fill(dialect: Dialect) -> Sequence[Migration]:
+            migrator = Migrator(dialect, self._clock, migrations=self._migrations)
+            return migrator._up(goal)
+
+        return self._dialect.make_new(fill)
+
+    def _up(self, goal: int) -> Sequence[Migration]:
+        done: list[Migration] = []
         with self._dialect.write() as session:
             self._dialect.lock_migrations(session)
             session.run("create_schema_migrations")

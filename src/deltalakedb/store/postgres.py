@@ -46,9 +46,10 @@ from deltalakedb.store.dialect import (
     Translating,
 )
 from deltalakedb.store.pool import Pool
-from deltalakedb.store.postgres_errors import translate, unreachable
+from deltalakedb.store.postgres_errors import is_forbidden, translate, unreachable
 from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import Kind, Relation
+from deltalakedb.store.roles import Rights
 
 try:
     import psycopg
@@ -73,6 +74,7 @@ _COPY_BYTES = 1024 * 1024
 # The digits that JSONB's numbers have before and after the point; others are stored as text.
 _GREATEST, _FINEST = 131_072, 16_383
 _FAR_EXPONENT = re.compile(r"[0-9]e-?[0-9]{5}")
+_ASK_SECONDS = 5
 _MIGRATION_LOCK = 0x64_6C_64_62  # "dldb"
 _ESCAPE = "\ue000"
 _ESCAPED = re.compile(f"{_ESCAPE}([01])")
@@ -535,5 +537,20 @@ def _unreachable(error: psycopg.Error, url: CatalogUrl) -> DeltaLakeDbError:
 def _translate(
     error: psycopg.Error, url: CatalogUrl, lost: type[CatalogConnectionLostError]
 ) -> DeltaLakeDbError:
-    broken = not error.sqlstate and isinstance(error, psycopg.OperationalError)
-    return translate(url, error.sqlstate or "", _reason(error), broken=broken, lost=lost)
+    state = error.sqlstate or ""
+    broken = not state and isinstance(error, psycopg.OperationalError)
+    rights = _rights(url) if is_forbidden(state) else None
+    return translate(url, state, _reason(error), broken=broken, lost=lost, rights=rights)
+
+
+def _rights(url: CatalogUrl) -> Rights | None:
+    """What the role may do here; the connection it was refused on can answer nothing just now."""
+    try:
+        with psycopg.connect(url.target, autocommit=True, connect_timeout=_ASK_SECONDS) as asked:
+            if url.schema is not None:
+                path = sql.Identifier(url.schema).as_string(asked)
+                asked.execute("SELECT set_config('search_path', %s, false)", [path])
+            row = asked.execute(_literal(load_queries("postgres")["rights"])).fetchone()
+    except psycopg.Error:
+        return None
+    return None if row is None else Rights.from_row(row)

@@ -15,10 +15,16 @@ from deltalakedb.errors import (
     DeltaLakeDbError,
     TransactionAbortedError,
 )
+from deltalakedb.store.roles import MAKE_ROLES, MIRROR, READER, WRITER
 
 if TYPE_CHECKING:
+    from deltalakedb.store.roles import Rights
     from deltalakedb.store.url import CatalogUrl
 
+_ANY_ROLE = (
+    f"Grant it what it lacks: {READER} to read, {WRITER} to commit, {MIRROR} to publish. "
+    f"`{MAKE_ROLES}` makes these roles"
+)
 _BUSY = frozenset({"55P03", "57014", "53300"})
 _ABORTED = frozenset({"40001", "40P01"})
 _GONE = frozenset({"57P01", "57P02", "57P03", "57P05"})
@@ -40,6 +46,12 @@ def unreachable(url: CatalogUrl, reason: str, *, refused_options: bool) -> Delta
     )
 
 
+def is_forbidden(state: str) -> bool:
+    """Whether the role lacks a right."""
+    # 3F000: no schema of the search path may be used.
+    return state in ("42501", "3F000")
+
+
 def translate(
     url: CatalogUrl,
     state: str,
@@ -47,8 +59,12 @@ def translate(
     *,
     broken: bool,
     lost: type[CatalogConnectionLostError] = CatalogConnectionLostError,
+    rights: Rights | None = None,
 ) -> DeltaLakeDbError:
-    """A statement failed with `state`, or with none and the connection `broken`."""
+    """A statement failed with `state`, or with none and the connection `broken`.
+
+    `rights` are those of the role, where it `is_forbidden` and they could be asked for.
+    """
     reason = _shown(reason, url)
     if state in _ABORTED:
         return TransactionAbortedError(
@@ -70,12 +86,11 @@ def translate(
             why=reason,
             fix="Shorten the path, name, appId or domain: about 2600 bytes are always accepted",
         )
-    # 3F000: no schema of the search path may be used.
-    if state in ("42501", "3F000"):
+    if is_forbidden(state):
         return CatalogPermissionError(
             f"The database role of {url.display} may not do this",
             why=reason,
-            fix="Grant it one of the roles of docs/how-to/roles.md",
+            fix=_ANY_ROLE if rights is None else rights.advice(),
         )
     if broken or state in _GONE or state.startswith("08"):
         return lost(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from deltalakedb.actions import Metadata, Protocol, Txn
+from deltalakedb.store.queries import load_queries
 from deltalakedb.store.records import Counts, VersionRecord
 from deltalakedb.store.relations import LIVE, METADATA_UPDATES, PROTOCOL_UPDATES, TXN_ACTIONS
 from deltalakedb.store.rows import from_row
@@ -12,6 +14,8 @@ from deltalakedb.store.rows import from_row
 if TYPE_CHECKING:
     from deltalakedb.store.dialect import Row, Session
 
+_PAGE = 1_000
+_NO_LIMIT = 2**62  # DuckDB takes no more
 _COUNTS = 3
 _UPDATES = _COUNTS + len(Counts._fields)
 _METADATA = _UPDATES + 2
@@ -150,3 +154,30 @@ def find_history(
         until=until,
     )
     return [VersionRecord.from_row(row, session) for row in rows]
+
+
+def stream_history(
+    session: Session,
+    table_id: str,
+    *,
+    operation: str | None = None,
+    committer: str | None = None,
+    since: int = 0,
+    until: int = LIVE,
+) -> Iterator[VersionRecord]:
+    """All that `find_history` would find, in bounded memory.
+
+    Until it is exhausted or closed, nothing else may be asked of the session.
+    """
+    query = load_queries(session.engine)["find_history"]
+    asked = {
+        "table_id": table_id,
+        "limit": _NO_LIMIT,
+        "operation": operation,
+        "committer": committer,
+        "since": since,
+        "until": until,
+    }
+    for rows in session.stream(query, asked, size=_PAGE):
+        for row in rows:
+            yield VersionRecord.from_row(row, session)

@@ -7,6 +7,8 @@ Differences from the other engines, and why:
 - Writers take the write lock at BEGIN (`IMMEDIATE`): upgrading a read transaction can fail at
   once however long the busy timeout is.
 - Lists and JSON are text; booleans are 0 and 1.
+- A new catalog is made under another name first: the file would be there, and empty, even where the
+  disk has no room for its schema.
 - Listings are rows of this same driver, and not Arrow from ADBC, which would be twice as fast: it
   brings a second SQLite into the process. The locks of POSIX belong to a process, so the two do not
   see each other's, and one that closes the file deletes the WAL under the other's commits.
@@ -14,11 +16,14 @@ Differences from the other engines, and why:
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+import uuid
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import replace
 from functools import cache
 from itertools import repeat
 from pathlib import Path
@@ -38,7 +43,7 @@ from deltalakedb.errors import (
     InvalidActionError,
 )
 from deltalakedb.store.arrow import batches_of_rows, schema_of
-from deltalakedb.store.dialect import KEY_PARAMETERS, Dialect, Row, Session, Translating
+from deltalakedb.store.dialect import KEY_PARAMETERS, Dialect, Row, Session, T, Translating
 from deltalakedb.store.pool import Pool
 from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import Kind, Relation
@@ -312,6 +317,40 @@ class SqliteDialect(Dialect):
             else:
                 return
 
+    def make_new(self, fill: Callable[[Dialect], T]) -> T | None:
+        """Another file is filled and then gets the name, so that nobody sees half of it.
+
+        Deleting a file that could not be filled would not do: others may have opened it.
+        """
+        target = Path(self.url.target)
+        if target.exists() or not target.parent.is_dir():
+            return None
+        fresh = target.with_name(f".{uuid.uuid4().hex}.new")
+        other = SqliteDialect(replace(self.url, target=str(fresh)))
+        try:
+            made = fill(other)
+            other._empty_wal()
+            other.close()
+            os.link(fresh, target)
+        except OSError:
+            # Somebody was faster, or there are no hard links here.
+            return None
+        finally:
+            other.close()
+            for suffix in ("", "-wal", "-shm", "-journal"):
+                Path(f"{fresh}{suffix}").unlink(missing_ok=True)
+        _sync_folder(target.parent)
+        return made
+
+    def _empty_wal(self) -> None:
+        """Bring everything into the file itself; an error where there is no room for it."""
+        connection = self._pool.acquire()
+        try:
+            with self._translated():
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            self._pool.release(connection)
+
     def read(self) -> AbstractContextManager[Session]:
         """One consistent state, taken at the first query."""
         return self._transaction("BEGIN", self._pool)
@@ -341,6 +380,16 @@ class SqliteDialect(Dialect):
     def close(self) -> None:
         self._pool.close()
         self._listings.close()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Let a new name survive a power cut, where the system can say so."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _code(error: sqlite3.Error) -> int:

@@ -118,6 +118,10 @@ class Store:
         """Release every connection."""
         self.dialect.close()
 
+    def abandon(self) -> None:
+        """Close it after a failure; a file that it has made, and that holds nothing, goes again."""
+        self.dialect.abandon()
+
     # --- tables ---------------------------------------------------------------------------
 
     def register(self, session: Session, table: TableRecord) -> None:

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
 _ROW_TRACKING: Final = "rowTracking"
 _OTHERWISE: Final = (
-    "lake.drop_table and lake.import_table take the table over again as its log is; or take the "
-    "commit out of the log, if nobody needs it"
+    "To go on with the log as it is, drop the table (lake.drop_table) and import it again "
+    "(lake.import_table). If nobody needs the commit, move it out of the log"
 )
 
 
@@ -112,7 +112,8 @@ def adopt(store: Store, storage: Storage, table: TableRecord) -> tuple[Adopted, 
                     raise AdoptionRefusedError(
                         f"Table {table.name!r} got a new version while its log was read",
                         why="nothing was adopted",
-                        fix="Try again; lake.verify tells whether the log has forked",
+                        fix="Try again. Whether the log has forked, "
+                        f"lake.verify({table.name!r}) tells",
                     )
                 done, state = _adopt_all(store, session, table, spool, files)
                 if done and queue.mirror_table(session, table.table_id).drift is not None:
@@ -177,14 +178,16 @@ def _refuse_fork(
             why="foreign commits can only follow on them",
             fix="Publish them first: lake.mirror.run_once()",
         )
+    name = table.name
     raise AdoptionRefusedError(
-        f"The log of table {table.name!r} has forked at version {first}",
+        f"The log of table {name!r} has forked at version {first}",
         why=f"{storage.location}/{key} is somebody else's, and this catalog has committed {ours} "
         "itself, which cannot be published there",
         fix="Decide which of the two counts. To keep what this catalog has, move the foreign "
-        f"commits from version {first} on out of _delta_log and call lake.mirror.retry(). To "
-        "keep the foreign ones, note what was committed here (table.history(), "
-        "snapshot.files()), then lake.drop_table(…, force=True) and lake.import_table",
+        f"commits from version {first} on out of _delta_log, then lake.mirror.retry({name!r}). To "
+        "keep the foreign ones, write down what was committed here (table.history(), "
+        f"snapshot.files()), then lake.drop_table({name!r}, force=True) and "
+        f"lake.import_table({table.location!r}, name={name!r})",
     )
 
 

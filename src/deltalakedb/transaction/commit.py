@@ -578,11 +578,11 @@ def _exists(name: str, location: str, other: str, other_location: str) -> TableE
     if name == other:
         return TableExistsError(
             f"A table named {name!r} exists already (at {other_location})",
-            fix="Choose another name, or open it with lake.table()",
+            fix=f"Choose another name, or open that table: lake.table({name!r})",
         )
     return TableExistsError(
         f"The location {location} belongs to table {other!r} already",
-        fix="Choose another location, or open that table",
+        fix=f"Choose another location, or open that table: lake.table({other!r})",
     )
 
 

@@ -45,6 +45,7 @@ from deltalakedb.errors import (
     TableExistsError,
     UnsupportedFeatureError,
 )
+from deltalakedb.progress import Phases, Progress
 from deltalakedb.store import TableRecord
 from deltalakedb.store.bulk import HistoryWriter, live_files, live_totals
 from deltalakedb.transaction.change_table import check_name
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
     from deltalakedb.store import Store
     from deltalakedb.store.dialect import Row, Session
 
-Progress = Callable[[int, int], None]
 Pages = Callable[
     [str, "pa.Table | None", Sequence[tuple[int, int, int]]], Callable[[TableRecord], None]
 ]
@@ -97,7 +97,7 @@ class _Import:
     history: OpenHistory
     name: str
     location: str
-    progress: Progress | None
+    phases: Phases
     table_id: str
     writer: HistoryWriter
     tally: Tally = field(default_factory=Tally)
@@ -118,7 +118,12 @@ class _Import:
         """
         base = self._base()
         first = list(islice(base, 1))
-        commits = list(self.commits(parse, self.history.plan.commits))
+        commits: list[Piece] = []
+        read = 0
+        for piece in self.commits(parse, self.history.plan.commits):
+            commits.append(piece)
+            read += len(piece.commits)
+            self.phases(read, self.history.plan.count)
         return chain(first, base, commits)
 
     def commits(self, parse: Parser, files: Iterable[LogFile]) -> Iterator[Piece]:
@@ -236,8 +241,7 @@ class _Import:
             self._check_begun()
 
     def _tell(self) -> None:
-        if self.progress:
-            self.progress(len(self.versions), self.history.plan.count)
+        self.phases(len(self.versions), self.history.plan.count)
 
     def _write_versions(self, session: Session) -> None:
         now = self.store.clock.now_ms()
@@ -265,6 +269,7 @@ class _Import:
 
     def _finish(self, session: Session) -> TableRecord:
         protocol, metadata = self._check_table()
+        self.phases.begin("Writing the newest state")
         if self.pages is not None:
             changes = [
                 (v.commit.version, v.sums.num_adds + v.sums.num_removes, v.sums.live_files)
@@ -323,6 +328,7 @@ class _Import:
 
     def _verify(self, session: Session) -> None:
         """Compare what the catalog answers with the replay; any difference ends the import."""
+        self.phases.begin("Comparing with the log")
         first, last = self.versions[0].commit.version, self.versions[-1].commit.version
         totals = live_totals(session, self.table_id, first, last)
         for version, (number, files, size) in zip(self.versions, totals, strict=True):
@@ -364,6 +370,7 @@ def take_over(
     `parser` its commits are parsed here.
     """
     check_name(name)
+    phases = Phases(progress)
     with store.read() as session:
         _refuse_taken(store, session, name, location)
         there = find(session, location)
@@ -378,7 +385,7 @@ def take_over(
         stages = Stages(store, location, plan, table_id, there)
         large = sum(file.size for file in plan.commits) > _LARGE or len(plan.commits) >= stage_from
         with HistoryWriter(table_id) as writer:
-            work = _Import(store, history, name, location, progress, table_id, writer, pages=pages)
+            work = _Import(store, history, name, location, phases, table_id, writer, pages=pages)
             try:
                 with _parser(work, storage, parser) as parse:
                     record = _run(work, parse, stages if there or large else None)
@@ -400,9 +407,11 @@ def _parser(
 def _run(work: _Import, parse: Parser, stages: Stages | None) -> TableRecord:
     store, name, location = work.store, work.name, work.location
     try:
+        work.phases.begin("Reading versions", main=stages is not None)
         if stages is not None:
             return work.run_in_stages(parse, stages)
         pieces = work.pieces(parse)
+        work.phases.begin("Writing versions", main=True)
         with store.write() as session, session.bulk():
             return work.run(session, pieces)
     except CommitOutcomeUnknownError:
@@ -444,7 +453,7 @@ def default_name(location: str) -> str:
     if not name or not name.isprintable():
         raise ConfigurationError(
             f"{location!r} ends in nothing that could be the name of a table",
-            fix="Pass name=…, e.g. name='sales.orders'",
+            fix="Give it a name, for example name='sales.orders'",
         )
     return name
 
@@ -454,11 +463,12 @@ def _refuse_taken(store: Store, session: Session, name: str, location: str) -> N
     if taken is not None:
         raise TableExistsError(
             f"The location {location} is registered already, as table {taken.name!r}",
-            fix=f"Use lake.table({taken.name!r}), or drop it first",
+            fix=f"Use lake.table({taken.name!r}), or drop it first with "
+            f"lake.drop_table({taken.name!r})",
         )
     if store.table_by_name(session, name) is not None:
         raise TableExistsError(
-            f"There is a table {name!r} already", fix="Choose another name with name=…"
+            f"There is a table {name!r} already", fix="Choose another name: name=…"
         )
 
 

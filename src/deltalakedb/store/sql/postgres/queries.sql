@@ -86,6 +86,23 @@ CROSS JOIN LATERAL (
 ) AS found
 WHERE f.ctid = found.place;
 
+-- name: rights
+-- What this role may do with the catalog of the search path, by what each of roles.sql needs; NULL
+-- where there is no catalog that it can see. Then whether those roles exist, and the owner.
+SELECT
+    current_user::text,
+    has_table_privilege(versions.oid, 'SELECT'),
+    has_table_privilege(versions.oid, 'INSERT'),
+    has_column_privilege(queue.oid, 'status', 'UPDATE')
+        AND has_table_privilege(leases.oid, 'INSERT'),
+    pg_has_role(versions.relowner, 'USAGE'),
+    EXISTS (SELECT 1 FROM pg_roles WHERE rolname = 'deltalakedb_writer'),
+    pg_get_userbyid(versions.relowner)::text
+FROM (SELECT 1) AS one
+LEFT JOIN pg_class AS versions ON versions.oid = to_regclass('dl_table_versions')
+LEFT JOIN pg_class AS queue ON queue.oid = to_regclass('dl_mirror_status')
+LEFT JOIN pg_class AS leases ON leases.oid = to_regclass('dl_mirror_tables');
+
 -- name: server
 -- Which release answers, and its clock in milliseconds since the epoch.
 SELECT current_setting('server_version'), (extract(epoch FROM clock_timestamp()) * 1000)::bigint;

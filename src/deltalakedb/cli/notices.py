@@ -1,0 +1,66 @@
+"""Warnings of the library, as somebody at the command line reads them: on standard error."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from deltalakedb.cli.output import as_commands, console, printable
+from deltalakedb.telemetry import logger
+
+
+class _Notices(logging.Handler):
+    """Prints what is wrong, without the names that programs look for."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tell(notice_of(record))
+
+
+class _Kept(logging.Handler):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(notice_of(record))
+
+
+def notice_of(record: logging.LogRecord) -> str:
+    """What a record is about; of a structured one its error."""
+    return str(getattr(record, "fields", {}).get("error") or record.getMessage())
+
+
+def tell(text: str) -> None:
+    """A warning, in one paragraph."""
+    console(stderr=True).print(
+        printable(f"Warning: {' '.join(as_commands(text).split())}"), markup=False, style="yellow"
+    )
+
+
+@contextmanager
+def notices() -> Iterator[None]:
+    """Inside, warnings are printed as they come; the logger is then as it was."""
+    with only(_Notices(logging.WARNING)):
+        yield
+
+
+@contextmanager
+def kept_notices() -> Iterator[list[str]]:
+    """Inside, warnings are kept instead, for somebody who tells most of them in another way."""
+    kept = _Kept()
+    with only(kept):
+        yield kept.texts
+
+
+@contextmanager
+def only(handler: logging.Handler) -> Iterator[None]:
+    """Inside, our log goes to one handler; the logger is then as it was."""
+    before = logger.handlers[:]
+    logger.handlers[:] = [handler]
+    try:
+        yield
+    finally:
+        logger.handlers[:] = before
