@@ -54,7 +54,7 @@ def test_commands_are_spelled_as_they_are(block: Block) -> None:
     checked = subprocess.run([BASH, "-n"], input=block.text, text=True, check=False)
     assert checked.returncode == 0
     for line in block.commands:
-        words = shlex.split(line.partition(" > ")[0], comments=True)
+        words = shlex.split(re.split(r" [>|] ", line)[0], comments=True)
         if words[0] == "deltalakedb":
             _check_command(words[1:])
         elif words[0] == "make":

@@ -30,6 +30,7 @@ from postgres_server import PostgresServer, can_use_tls
 
 # Pages whose blocks others run, or that nobody has to run, and why.
 ELSEWHERE = {
+    "docs/cli.md": "examples of single commands, from their help: test_blocks.py has them parsed",
     "docs/explain.md": "written by benchmarks/explain_patterns.py, which runs the queries",
     "docs/wrong-usages.md": "written by tests/cli/test_wrong_usages.py, which does all of it",
     "docs/schema.md": "tests/migration/test_schema_docs.py runs its queries on every engine",
