@@ -40,7 +40,7 @@ from deltalakedb.transaction.state import state_of
 from deltalakedb.writing import (
     RowPlan,
     Written,
-    chosen_rows,
+    chosen_files,
     partition_test,
     plan_rows,
     remove_of,
@@ -239,7 +239,7 @@ def _partitions_go(adds: list[AddFile], snapshot: Snapshot, now: int) -> Going:
     among = conjunction(
         _among(column, {values[i] for values in named}) for i, column in enumerate(columns)
     )
-    rows = chosen_rows(snapshot.files(where=among, columns=COLUMNS), in_them)
+    rows = rows_of_files(chosen_files(snapshot.files(where=among, columns=COLUMNS), in_them))
     read = ReadSet(partitions=in_them, files=frozenset(row["path"] for row in rows))
     return Going([remove_of(row, now) for row in rows], read)
 
@@ -283,7 +283,7 @@ def _rows_go(plan: RowPlan, adds: list[AddFile], snapshot: Snapshot, now: int) -
     found = snapshot.files(where=predicate, columns=COLUMNS)
     test = partition_test(predicate, snapshot.metadata)
     if test is not None:
-        removed = chosen_rows(found, test)
+        removed = rows_of_files(chosen_files(found, test))
         read = ReadSet(partitions=test, files=frozenset(row["path"] for row in removed))
         return Going([remove_of(row, now) for row in removed], read)
     rewriting = _Rewriting(snapshot, plan.stage, predicate)

@@ -347,7 +347,7 @@ def partition_test(predicate: Predicate, metadata: Metadata) -> PartitionTest | 
     return test
 
 
-def chosen_rows(files: pa.Table, test: PartitionTest) -> list[dict[str, Any]]:
+def chosen_files(files: pa.Table, test: PartitionTest) -> pa.Table:
     """Those of listed files whose partition values pass a test; it is asked once for each."""
     import pyarrow as pa
 
@@ -357,7 +357,7 @@ def chosen_rows(files: pa.Table, test: PartitionTest) -> list[dict[str, Any]]:
         if text not in known:
             known[text] = test(json.loads(text))
         mask.append(known[text])
-    return rows_of_files(files.filter(pa.array(mask, pa.bool_())))
+    return files.filter(pa.array(mask, pa.bool_()))
 
 
 def rows_of_files(files: pa.Table) -> list[dict[str, Any]]:

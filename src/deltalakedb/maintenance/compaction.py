@@ -31,7 +31,14 @@ from deltalakedb.staging.sinks import Sinks
 from deltalakedb.staging.stage import stage
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.state import state_of
-from deltalakedb.writing import Written, partition_test, remove_of, rows_of_files, stage_plan
+from deltalakedb.writing import (
+    Written,
+    chosen_files,
+    partition_test,
+    remove_of,
+    rows_of_files,
+    stage_plan,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -161,11 +168,7 @@ def files_to_optimize(snapshot: Snapshot, where: str | None) -> pa.Table:
             f"{', '.join(metadata.partition_columns) or 'none'}",
             fix="Name partition columns only",
         )
-    found = snapshot.files(where=predicate, columns=COLUMNS)
-    import pyarrow as pa
-
-    kept = [test(json.loads(text)) for text in found["partition_values"].to_pylist()]
-    return found.filter(pa.array(kept, pa.bool_()))
+    return chosen_files(snapshot.files(where=predicate, columns=COLUMNS), test)
 
 
 def bin_of(snapshot: Snapshot, files: pa.Table, rows: list[dict[str, Any]], target: int) -> Bin:
