@@ -296,7 +296,8 @@ def _operations_page(telling: Telling, lake: Lake, end: Callable[[], None], *, k
 
 def _until_interrupted() -> None:
     with suppress(KeyboardInterrupt):
-        threading.Event().wait()
+        while True:
+            time.sleep(3600)
 
 
 def _end(telling: Telling, place: Path, url: str, *, keep: bool) -> None:
