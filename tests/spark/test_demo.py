@@ -124,3 +124,15 @@ def test_the_command_tells_it_with_a_spark_of_its_own(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert [claim for claim in CLAIMS if claim not in done.stdout] == []
+
+
+def test_what_is_to_be_pasted_is_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    telling = Telling()
+    long = "python -m deltalakedb tables --catalog sqlite:////a/long/path/to/a/catalog/lake.db"
+    telling.say(long)
+    telling.command(long)
+    assert capsys.readouterr().out.splitlines().count(f"     {long}") == 1
