@@ -180,7 +180,7 @@ def test_a_spark_that_does_not_start_is_told(
     monkeypatch.setattr(spark_check, "_COMMAND", (sys.executable, "-c", script))
     if "sleep" in script:
         monkeypatch.setattr(spark_check, "_PATIENCE_SECONDS", 0.5)
-    (found,) = spark_check.check_spark(["s3://b/lake"], has_java=True)
+    (found,) = spark_check.check_spark(["s3://b/lake"], ready=True)
     assert (found.name, found.state) == ("spark", "wrong")
     assert says in found.found
     assert "deltalakedb.spark.probe" in found.fix
@@ -191,10 +191,10 @@ def test_spark_on_s3_needs_hadoops_package(monkeypatch: pytest.MonkeyPatch) -> N
         told = {"spark": "4.2.0", "hadoop": "3.4.2", "rows": 1, "s3a": has}
         script = f"print({json.dumps(told)!r})"
         monkeypatch.setattr(spark_check, "_COMMAND", (sys.executable, "-c", script))
-        _, s3 = spark_check.check_spark(["s3a://b/lake"], has_java=True)
+        _, s3 = spark_check.check_spark(["s3a://b/lake"], ready=True)
         assert s3.state == state
         assert ("org.apache.hadoop:hadoop-aws:3.4.2" in s3.fix) is not has
-        (alone,) = spark_check.check_spark(["/data"], has_java=True)
+        (alone,) = spark_check.check_spark(["/data"], ready=True)
         assert alone.state == "ok"
 
 
@@ -217,6 +217,10 @@ def test_an_old_python_and_odd_packages_are_told(monkeypatch: pytest.MonkeyPatch
     missing = {"": {}, "gone": {"no-such-package": "no_such_module"}}
     monkeypatch.setattr(checks, "_MODULES", missing)
     assert checks.check_packages("gone", wanted=False).state == "skipped"
+    monkeypatch.setattr(checks, "_MODULES", {"": {}, "spark": {"no-such-package": "nothing"}})
+    (tried,) = (c for c in checks.all_checks(None, (), {}, spark=True) if c.name == "spark")
+    assert tried.state == "skipped", "what is not installed is not started"
+    monkeypatch.setattr(checks, "_MODULES", missing)
     assert checks.check_packages("gone", wanted=True).state == "wrong"
 
 

@@ -1,5 +1,6 @@
 """The demo is told as it stands: what it prints, it has checked."""
 
+import os
 import re
 import signal
 import subprocess
@@ -27,7 +28,7 @@ CLAIMS = (
     "published the rest up to version 125",
     "the same as the catalog has",
     "http://127.0.0.1:",
-    "-m deltalakedb serve --catalog sqlite:///",
+    "-m deltalakedb serve --catalog",
     "make demo ARGS=--keep",
 )
 
@@ -93,7 +94,7 @@ def test_the_page_is_kept_until_somebody_interrupts(
 
 
 def test_an_interrupt_ends_the_waiting() -> None:
-    timer = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
+    timer = threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT])
     timer.start()
     story._until_interrupted()
     timer.join()
@@ -123,3 +124,15 @@ def test_the_command_tells_it_with_a_spark_of_its_own(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert [claim for claim in CLAIMS if claim not in done.stdout] == []
+
+
+def test_what_is_to_be_pasted_is_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    telling = Telling()
+    long = "python -m deltalakedb tables --catalog sqlite:////a/long/path/to/a/catalog/lake.db"
+    telling.say(long)
+    telling.command(long)
+    assert capsys.readouterr().out.splitlines().count(f"     {long}") == 1

@@ -56,13 +56,16 @@ def all_checks(
     """Everything, from the ground up. With `spark`, Spark has to be there, and is started."""
     yield check_python()
     engine, bad_url = _engine(catalog)
+    ready = True
     for extra in _MODULES:
         wanted = extra in ("", engine) or (extra == "spark" and spark)
-        yield check_packages(extra, wanted=wanted)
+        found = check_packages(extra, wanted=wanted)
+        ready = ready and (extra != "spark" or found.state == "ok")
+        yield found
     java = check_java(wanted=spark)
     yield java
     if spark:
-        yield from check_spark(locations, has_java=java.state == "ok")
+        yield from check_spark(locations, ready=ready and java.state == "ok")
     else:
         yield Check("spark", "skipped", "It was not started", "Pass --spark to try it")
     if bad_url is not None:

@@ -20,10 +20,10 @@ _PATIENCE_SECONDS: Final = 300.0
 _S3: Final = ("s3:", "s3a:", "s3n:")
 
 
-def check_spark(locations: Sequence[str], *, has_java: bool) -> Iterator[Check]:
+def check_spark(locations: Sequence[str], *, ready: bool) -> Iterator[Check]:
     """Start Spark in a process of its own, count a row and stop it; nothing of it stays."""
-    if not has_java:
-        yield Check("spark", "skipped", "There is no Java to start it with", "Install Java first")
+    if not ready:
+        yield Check("spark", "skipped", "It cannot be started", "Fix its packages and Java first")
         return
     found = _probe(_COMMAND)
     if isinstance(found, str):

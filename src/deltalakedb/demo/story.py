@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import sys
@@ -296,7 +297,8 @@ def _operations_page(telling: Telling, lake: Lake, end: Callable[[], None], *, k
 
 def _until_interrupted() -> None:
     with suppress(KeyboardInterrupt):
-        threading.Event().wait()
+        while True:
+            time.sleep(3600)
 
 
 def _end(telling: Telling, place: Path, url: str, *, keep: bool) -> None:
@@ -305,7 +307,8 @@ def _end(telling: Telling, place: Path, url: str, *, keep: bool) -> None:
     telling.title(f"\nDone in {telling.seconds:.0f} s; {told}.{left}")
     telling.say(f"The tables, their catalog and Spark's log are in {place}. Look at them:")
     ours = [sys.executable, "-m", "deltalakedb"]
-    code = f"import deltalake; print(deltalake.DeltaTable({str(place / 'orders')!r}).to_pandas())"
+    orders = json.dumps(str(place / "orders"))  # double quotes: the shell gets the single ones
+    code = f"import deltalake; print(deltalake.DeltaTable({orders}).to_pandas())"
     commands = [
         [*ours, "tables", "--catalog", url],
         [*ours, "history", "--catalog", url, ORDERS, "--limit", "5"],
@@ -314,7 +317,7 @@ def _end(telling: Telling, place: Path, url: str, *, keep: bool) -> None:
     if not keep:
         commands.append([*ours, "serve", "--catalog", url])
     for command in commands:
-        telling.say(f"  {shlex.join(command)}")
+        telling.command(shlex.join(command))
     if not keep:
         telling.say(
             "The last one serves the operations page. The demo itself keeps it open until Ctrl-C "

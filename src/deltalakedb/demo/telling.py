@@ -45,6 +45,10 @@ class Telling:
         for line in text.splitlines():
             self._console.print(Text(_INDENT + line, style=style))
 
+    def command(self, text: str) -> None:
+        """Something to paste: in one line, however narrow the terminal is."""
+        self._console.print(Text(f"{_INDENT}  {text}"), soft_wrap=True)
+
     def check(self, text: str, *, ok: bool) -> None:
         """A claim that was looked at just now."""
         self.failed += not ok
