@@ -41,8 +41,12 @@ _PYTHON: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
 }
 
 
-class _Dialect(Spark):
+class SparkSql(Spark):
+    """SQL as Spark 4 reads it."""
+
     class Tokenizer(Spark.Tokenizer):
+        """Two quotes inside a text stand for one."""
+
         STRING_ESCAPES: ClassVar[list[str]] = ["\\", "'", '"']
 
 
@@ -60,7 +64,7 @@ def read_sql(text: str, binder: Binder, *, strict: bool) -> Predicate:
 
 
 def _parse(text: str) -> exp.Expression:
-    dialect = _Dialect()
+    dialect = SparkSql()
     try:
         tokens = dialect.tokenize(text)
         _check_tokens(text, tokens)

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from deltalakedb.actions import AddFile, Metadata, RemoveFile
-from deltalakedb.actions.datatypes import StructType
+from deltalakedb.actions.datatypes import StructType, with_nulls
 from deltalakedb.errors import ConfigurationError, SourceChangedError
 from deltalakedb.snapshot.added_files import files_of_adds
 from deltalakedb.snapshot.listing import DEFAULT_COLUMNS
@@ -94,7 +94,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, given: SourceOptions, schema: StructType) -> None:
         self._given = given
-        self._schema = schema
+        self._schema = with_nulls(schema)
         self._until: int | None = None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
@@ -212,7 +212,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check_columns(self, table: Table, version: int, after: Metadata) -> None:
         """Refuse rows with columns that the query does not have; those it has may come later."""
-        for column in after.schema.fields:
+        for column in with_nulls(after.schema).fields:
             known = self._schema.get(column.name)
             if known is None or known.type != column.type:
                 raise SourceChangedError(

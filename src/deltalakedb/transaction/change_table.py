@@ -31,6 +31,8 @@ from deltalakedb.actions.schema import (
     StructType,
     assign_column_mapping,
     schema_to_json,
+    type_with_nulls,
+    with_nulls,
 )
 from deltalakedb.errors import CommitRejectedError, ConfigurationError, TableExistsError
 from deltalakedb.storage import local_path
@@ -249,20 +251,8 @@ def _widened(struct: StructType, other: StructType) -> StructType:
         for field in struct.fields
     ]
     new = [f for f in other.fields if struct.get(f.name) is None]
-    added = [StructField(f.name, _loose(f.type)) for f in new]
+    added = [StructField(f.name, type_with_nulls(f.type)) for f in new]
     return replace(struct, fields=(*fields, *added))
-
-
-def _loose(kind: DataType) -> DataType:
-    """The type with nulls allowed everywhere: rows at hand do not speak for those to come."""
-    if isinstance(kind, StructType):
-        fields = (replace(f, type=_loose(f.type), nullable=True) for f in kind.fields)
-        return replace(kind, fields=tuple(fields))
-    if isinstance(kind, ArrayType):
-        return replace(kind, element_type=_loose(kind.element_type), contains_null=True)
-    if isinstance(kind, MapType):
-        return replace(kind, value_type=_loose(kind.value_type), value_contains_null=True)
-    return kind
 
 
 def _widened_type(kind: DataType, other: DataType) -> DataType:
@@ -281,11 +271,10 @@ def replace_columns(
 ) -> tuple[Action, ...]:
     """The columns of a table replaced by others; whoever commits it replaces all files too.
 
-    Partition columns stay unless others are given: they have to be among the new columns. All
-    columns allow null, whatever the rows at hand have.
+    Partition columns stay unless others are given: they have to be among the new columns. Nulls are
+    allowed everywhere, whatever the rows at hand have.
     """
-    given = schema_from_any(columns)
-    schema = StructType(tuple(replace(field, nullable=True) for field in given.fields))
+    schema = with_nulls(schema_from_any(columns))
     kept = base.metadata.partition_columns
     partitions = kept if partition_by is None else _spelled(partition_by, schema)
     missing = [name for name in partitions if schema.get(name) is None]
