@@ -226,8 +226,9 @@ class Reads:
             if number <= self._before:
                 continue
             values, metrics = self._store.executionMetrics(number), execution.metrics()
-            for i in range(metrics.size()):
-                found = values.get(metrics.apply(i).accumulatorId())
-                if metrics.apply(i).name() == "number of files read" and found.isDefined():
-                    total += int(found.get().replace(",", ""))
+            named = (metrics.apply(i) for i in range(metrics.size()))
+            # A plan that Spark adapts while it runs is told again, with the same metrics.
+            for metric in {m.accumulatorId() for m in named if m.name() == "number of files read"}:
+                found = values.get(metric)
+                total += int(found.get().replace(",", "")) if found.isDefined() else 0
         return total
