@@ -35,7 +35,7 @@ from deltalakedb.actions.partition import (
     encode_partition_value,
     encode_path,
 )
-from deltalakedb.actions.schema import schema_to_json
+from deltalakedb.actions.schema import schema_to_json, with_nulls
 from deltalakedb.actions.statistics import Statistics, encode_stats
 from deltalakedb.errors import (
     ConfigurationError,
@@ -229,7 +229,10 @@ def _footers(files: TableFiles, found: list[_Found], phases: Phases) -> list[Foo
 
 
 def _merged(found: list[_Found], footers: list[Footer]) -> StructType:
-    """The columns of all files, those of the first one first."""
+    """The columns of all files, those of the first one first.
+
+    Nulls are allowed everywhere: that one file has none says nothing of the others.
+    """
     merged: StructType | None = None
     seen: set[str] = set()
     for file, footer in zip(found, footers, strict=True):
@@ -246,7 +249,7 @@ def _merged(found: list[_Found], footers: list[Footer]) -> StructType:
                 fix="Write that file anew with the types of the others, or move it elsewhere",
             ) from None
     assert merged is not None  # noqa: S101 - there is a file
-    return merged
+    return with_nulls(merged)
 
 
 def _struct(one: StructType, other: StructType, above: str) -> StructType:

@@ -157,3 +157,34 @@ def test_a_clustered_table_is_ordered_by_its_columns(
     info = table.history(1)[0].commit_info
     assert info is not None
     assert (info.operation_parameters or {})["clusterBy"] == '["x","s.y"]'
+
+
+def test_rows_are_ordered_by_many_columns(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    """More than fit into one number, of every type that has an order, and fields of structs."""
+    kinds = ["id", "cast(id AS int)", "cast(id AS smallint)", "cast(id AS double)", "id > 50"]
+    kinds += ["cast(id AS decimal(20,2))", "lpad(id, 9, '0')", "cast(lpad(id, 9, '0') AS binary)"]
+    kinds += ["date_add(date'2026-11-01', cast(id AS int))", "timestamp_seconds(id)"]
+    named = [f"{kind} AS c{i}" for i, kind in enumerate(kinds)]
+    named += ["named_struct('in.side', id) AS s", "id AS `a.b`", "array(id) AS many"]
+    frame = spark.range(100).selectExpr(*named)
+    table = lake.create_table_as("many_columns", frame, location=str(tmp_path / "t"))
+    target = DeltaTable.forName(spark, "many_columns", catalog=lake)
+    before = sorted(map(str, target.toDF().collect()))
+    columns = [f"c{i}" for i in range(len(kinds))]
+    done = target.optimize().executeZOrderBy([*columns, "s.`in.side`", "a.b"])
+    assert sorted(map(str, target.toDF().collect())) == before
+    (told,) = done.collect()
+    assert told.metrics.zOrderStats.mergedFiles.num == told.metrics.numFilesRemoved > 0
+    # All columns rise together, so the curve does too.
+    assert [row.c0 for row in target.toDF().collect()] == list(range(100))
+    info = table.history(1)[0].commit_info
+    assert info is not None
+    by = json.loads(str((info.operation_parameters or {})["zOrderBy"]))
+    assert by == [*columns, "s.`in.side`", "a.b"]
+    for wrong, why in (("many", "no order"), ("s", "no order"), ("s.nope", "Its columns are")):
+        with pytest.raises(ConfigurationError, match=why):
+            target.optimize().executeZOrderBy(wrong)
+    with pytest.raises(ConfigurationError, match="twice"):
+        target.optimize().executeZOrderBy("c1", "C1")
+    with pytest.raises(ConfigurationError, match="no column to order by"):
+        target.optimize().executeZOrderBy()

@@ -198,3 +198,24 @@ def test_a_source_that_is_made_of_the_table(
         set={"v": "cast(s.v * 0 + 7 as bigint)"}
     ).execute()
     assert [row[0] for _, row in sorted(rows(table).items())] == [7, 7, 7, *[0] * 9]
+
+
+def test_comments_and_odd_texts_in_the_condition(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    table = numbers(lake, tmp_path / "t")
+    condition = """
+        t.id = s.id -- the key
+        AND t.id > 1 /* and only some */ AND t.word <> 'it''s' -- no other
+    """
+    merge = merging(spark, lake, table).merge(source(spark, (1, 1), (2, 2)).alias("s"), condition)
+    merge.whenMatchedUpdateAll().execute()
+    assert (rows(table)[1], rows(table)[2]) == ((0, "old"), (2, "new"))
+    with pytest.raises(InvalidConditionError, match=r"(?s)nope.*t\.name"):
+        merging(spark, lake, table).merge(
+            source(spark, (1, 1)).alias("s"), "t.id = s.id AND t.nope = 1"
+        ).whenMatchedUpdateAll().execute()
+    with pytest.raises(InvalidConditionError, match=r"(?s)'v'.*nope.*s\.name"):
+        merging(spark, lake, table).merge(
+            source(spark, (1, 1)).alias("s"), "t.id = s.id"
+        ).whenMatchedUpdate(set={"v": "s.nope"}).execute()

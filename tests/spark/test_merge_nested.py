@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.types import StructType
 
 import deltalakedb
-from deltalakedb.errors import SchemaMismatchError
+from deltalakedb.errors import InvalidConditionError, SchemaMismatchError
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
 
@@ -115,3 +116,54 @@ def test_fields_go_by_their_names(spark: SparkSession, lake: Lake, tmp_path: Pat
     with pytest.raises(SchemaMismatchError, match=r"no field s\.z"):
         table.alias("t").merge(extra.alias("s"), "t.id = s.id").whenMatchedUpdateAll().execute()
     assert lake.table("named").snapshot().version == 3
+
+
+def evolved(table: DeltaTable, source: DataFrame, **clauses: dict[str, str]) -> DeltaTable:
+    merge = table.alias("t").merge(source.alias("s"), "t.id = s.id").withSchemaEvolution()
+    for name, given in clauses.items():
+        kind = "values" if name == "whenNotMatchedInsert" else "set"
+        merge = getattr(merge, name)(**{kind: given})
+    merge.execute()
+    return table
+
+
+def test_only_what_is_set_is_added(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    """A field that is set is no column of that name, and a column of the source is not a field."""
+    table = target(spark, lake, "set", tmp_path)
+    source = spark.sql(
+        "SELECT 2L AS id, 'x' AS b, 5 AS other, "
+        "named_struct('a', 9L, 'c', 'sea', 'd', 'dee') AS s, 'new' AS `no.field`"
+    )
+    evolved(table, source, whenMatchedUpdate={"t.s.b": "s.b"})
+    assert lake.table("set").snapshot().schema.names == ("id", "s", "many")
+    assert seen(table.toDF())[1]["s"] == {"a": 2, "b": "x"}
+    # The source has s.c, and not only a column that could be put there.
+    evolved(table, source, whenMatchedUpdate={"s.c": "s.s.c"})
+    assert [row["s"] for row in seen(table.toDF())] == [
+        {"a": 1, "b": "b1", "c": None},
+        {"a": 2, "b": "x", "c": "sea"},
+        {"a": 3, "b": "b3", "c": None},
+    ]
+    with pytest.raises(InvalidConditionError, match=r"no column 's\.other'"):
+        evolved(table, source, whenMatchedUpdate={"s.other": "s.other"})
+    evolved(table, source, whenMatchedUpdate={"t.`no.field`": "s.`no.field`"})
+    assert lake.table("set").snapshot().schema.names == ("id", "s", "many", "no.field")
+    # Rows that nothing in the source matches take nothing from it.
+    with pytest.raises(InvalidConditionError, match="no column 'other'"):
+        evolved(table, source, whenNotMatchedBySourceUpdate={"other": "1"})
+    more = source.withColumn("id", F.lit(7))
+    evolved(table, more, whenNotMatchedInsert={"id": "s.id", "OTHER": "s.other"})
+    (row,) = table.toDF(where="id = 7").collect()
+    assert (row.other, row["no.field"]) == (5, None)
+
+
+def test_the_alias_may_be_the_name_of_a_column(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    table = target(spark, lake, "same_name", tmp_path)
+    source = spark.sql("SELECT 2L AS id, named_struct('a', 5L, 'z', 1) AS s, 7 AS plus")
+    merge = table.alias("s").merge(source.alias("u"), "s.id = u.id").withSchemaEvolution()
+    merge.whenMatchedUpdate(set={"s.plus": "u.plus", "s.a": "u.s.a", "s.s.z": "u.s.z"}).execute()
+    (row,) = (row for row in seen(table.toDF()) if row["id"] == 2)
+    assert row["s"] == {"a": 5, "b": "b2", "z": 1}
+    assert row["plus"] == 7

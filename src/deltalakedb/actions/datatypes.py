@@ -172,6 +172,32 @@ def without_physical_names(struct: StructType) -> StructType:
     return replace(struct, fields=tuple(fields))
 
 
+def with_nulls(struct: StructType) -> StructType:
+    """The same columns with nulls allowed everywhere, in elements, values and fields too.
+
+    For what is read, whatever the schema promises: files of other writers may break the promise.
+    And for tables that are made of rows: the rows at hand do not speak for those to come.
+    """
+    fields = (replace(f, type=type_with_nulls(f.type), nullable=True) for f in struct.fields)
+    return replace(struct, fields=tuple(fields))
+
+
+def type_with_nulls(kind: DataType) -> DataType:
+    """The same type with nulls allowed everywhere below."""
+    if isinstance(kind, StructType):
+        return with_nulls(kind)
+    if isinstance(kind, ArrayType):
+        return replace(kind, element_type=type_with_nulls(kind.element_type), contains_null=True)
+    if isinstance(kind, MapType):
+        return replace(
+            kind,
+            key_type=type_with_nulls(kind.key_type),
+            value_type=type_with_nulls(kind.value_type),
+            value_contains_null=True,
+        )
+    return kind
+
+
 def column_id(struct_field: StructField) -> int | None:
     """The column mapping id of a field, where it has one."""
     value = struct_field.metadata.get(COLUMN_ID)

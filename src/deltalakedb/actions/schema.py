@@ -31,6 +31,8 @@ from deltalakedb.actions.datatypes import (
     column_id,
     max_column_id,
     physical_name,
+    type_with_nulls,
+    with_nulls,
 )
 from deltalakedb.actions.schema_checks import (
     FORBIDDEN_CHARACTERS,
@@ -74,4 +76,6 @@ __all__ = [
     "schema_from_json",
     "schema_to_json",
     "type_to_json_value",
+    "type_with_nulls",
+    "with_nulls",
 ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from deltalakedb.actions import AddFile
@@ -72,6 +72,17 @@ Run: TypeAlias = Callable[[Sequence[Bin]], Iterable[list[AddFile]]]
 
 
 @dataclass(frozen=True, slots=True)
+class Details:
+    """More of what a compaction did: sizes of files, bins, and what deletion vectors hid."""
+
+    added: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
+    bins: int = 0
+    vectors: int = 0
+    hidden_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Compaction:
     """What a compaction did; `version` is None where there was nothing to do."""
 
@@ -83,10 +94,11 @@ class Compaction:
     bytes_removed: int
     files_considered: int
     partitions: int
+    details: Details = field(default_factory=Details, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+        """For JSON; without the details."""
+        return {name: value for name, value in asdict(self).items() if name != "details"}
 
 
 def compact(
@@ -125,7 +137,14 @@ def compact(
         delete_files(snapshot, adds)
         raise
     return commit_optimize(
-        table, snapshot, removed, adds, considered=files.num_rows, where=where, columns=()
+        table,
+        snapshot,
+        removed,
+        adds,
+        considered=files.num_rows,
+        where=where,
+        columns=(),
+        bins=len(bins),
     )
 
 
@@ -229,18 +248,20 @@ def commit_optimize(
     where: str | None,
     columns: Sequence[str],
     clustered_by: Sequence[str] = (),
+    bins: int = 1,
 ) -> Compaction:
     """Commit new files in the place of others; no row has changed."""
     now = table.now_ms()
     removes = [remove_of(row, now, data_change=False) for row in removed]
     sizes = sorted(add.size for add in adds) or [0]
     before = sum(row["size_bytes"] for row in removed)
+    vectors = [row["deletion_vector"] for row in removed if row["deletion_vector"] is not None]
     metrics = {
         "numRemovedFiles": len(removes),
         "numRemovedBytes": before,
         "numAddedFiles": len(adds),
         "numAddedBytes": sum(add.size for add in adds),
-        "numDeletionVectorsRemoved": sum(row["deletion_vector"] is not None for row in removed),
+        "numDeletionVectorsRemoved": len(vectors),
         "minFileSize": sizes[0],
         "p25FileSize": sizes[len(sizes) // 4],
         "p50FileSize": sizes[len(sizes) // 2],
@@ -272,6 +293,13 @@ def commit_optimize(
         bytes_removed=before,
         files_considered=considered,
         partitions=len({row["partition_values"] for row in removed}),
+        details=Details(
+            added=tuple(sizes) if adds else (),
+            removed=tuple(sorted(row["size_bytes"] for row in removed)),
+            bins=bins,
+            vectors=len(vectors),
+            hidden_rows=sum(json.loads(vector)["cardinality"] for vector in vectors),
+        ),
     )
 
 

@@ -80,19 +80,32 @@ NullMatching = Literal["sql", "match", "skip", "emit_null"]
 
 
 class Binder:
-    """Binds conditions to one table; `zone` is the zone of times that name none."""
+    """Binds conditions to one table; `zone` is the zone of times that name none.
 
-    __slots__ = ("_partition_columns", "_schema", "_zone")
+    `alias` is another name of the table, which may stand before those of its columns.
+    """
+
+    __slots__ = ("_alias", "_partition_columns", "_schema", "_zone")
 
     def __init__(
-        self, schema: StructType, partition_columns: Sequence[str], *, zone: tzinfo = UTC
+        self,
+        schema: StructType,
+        partition_columns: Sequence[str],
+        *,
+        zone: tzinfo = UTC,
+        alias: str | None = None,
     ) -> None:
         self._schema = schema
+        self._alias = None if alias is None else alias.lower()
         self._partition_columns = frozenset(name.lower() for name in partition_columns)
         self._zone = zone
 
     def column(self, names: Sequence[str]) -> Column:
         """The column that the names lead to, from the outermost; names ignore case."""
+        first = names[0].lower()
+        if len(names) > 1 and first == self._alias and self._schema.get(names[1]) is not None:
+            # As in Spark, the alias goes before a column of the same name.
+            names = names[1:]
         fields: list[StructField] = []
         struct: DataType = self._schema
         for name in names:

@@ -28,12 +28,13 @@ def parse_where(
     *,
     strict: bool = True,
     zone: tzinfo = UTC,
+    alias: str | None = None,
 ) -> Predicate:
     """Bind a condition to a schema; its meaning is that of Spark SQL, whatever its form.
 
     `where` is SQL text, a `pyarrow.compute.Expression`, one filter of `pyspark.sql.datasource`, or
     a list of such filters that all have to hold; None is true for every row. Times that name no
-    zone are in `zone`.
+    zone are in `zone`. The `alias` of the table may stand before the names of its columns.
 
     Raises `InvalidConditionError` where the condition is wrong for this table, and its subclass
     `UnsupportedConditionError` where it may be right but cannot be expressed as a tree. Without
@@ -41,7 +42,7 @@ def parse_where(
     """
     if where is None:
         return Constant(value=True)
-    binder = Binder(schema, partition_columns, zone=zone)
+    binder = Binder(schema, partition_columns, zone=zone, alias=alias)
     try:
         return _read(where, binder, strict=strict)
     except UnsupportedConditionError:

@@ -42,9 +42,11 @@ _PYTHON: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
 
 
 class SparkSql(Spark):
-    """Spark's SQL, where two quotes inside a text stand for one."""
+    """SQL as Spark 4 reads it."""
 
-    class Tokenizer(Spark.Tokenizer):  # noqa: D106 - how dialects are made
+    class Tokenizer(Spark.Tokenizer):
+        """Two quotes inside a text stand for one."""
+
         STRING_ESCAPES: ClassVar[list[str]] = ["\\", "'", '"']
 
 

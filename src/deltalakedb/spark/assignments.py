@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.actions.datatypes import StructType
 from deltalakedb.errors import ConfigurationError, InvalidConditionError
-from deltalakedb.spark.by_name import fitted
+from deltalakedb.spark.by_name import Value, fitted
 from deltalakedb.spark.conditions import as_column
 from deltalakedb.spark.generated import anew
 from deltalakedb.spark.scan import quoted, spark_types
@@ -16,7 +16,8 @@ from deltalakedb.spark.scan import quoted, spark_types
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_PART = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
+_FIX: Final = "Correct it: columns are named as in the table"
+_PART: Final = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
 
 
 class Assignments:
@@ -33,7 +34,7 @@ class Assignments:
         self._schema = schema
         self._values: dict[tuple[str, ...], Column] = {}
         for name, value in given.items():
-            path = _resolved(schema, _path(name), alias)
+            path = _resolved(schema, name_parts(name), alias)
             if any(path[: len(o)] == o or o[: len(path)] == path for o in self._values):
                 raise InvalidConditionError(
                     f"{'.'.join(path)!r} is set twice",
@@ -56,44 +57,55 @@ class Assignments:
                 )
         return {path[0]: value for path, value in self._values.items()}
 
-    def applied(self, *, alias: str | None = None, probe: DataFrame | None = None) -> list[Column]:
+    def applied(
+        self, probe: DataFrame, *, alias: str | None = None, fix: str = _FIX
+    ) -> list[Column]:
         """All columns of the table with their new values; `alias` is that of the table.
 
-        Structs are fitted by the names of their fields, where a `probe` is there to resolve values.
-        Behind them stands which generated columns follow from them, if there are any.
+        Values are fitted to their columns, with what a `probe` knows of them. A struct some of
+        whose fields are set is one afterwards, also where it was null. Behind all of them stands
+        which generated columns follow from them, if there are any.
         """
         from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
         types = spark_types(self._schema)
         prefix = "" if alias is None else f"{quoted(alias)}."
-
-        def before(name: str) -> Column:
-            return F.col(prefix + quoted(name))
-
-        made = []
+        values = [
+            Value(".".join(path), value, _type_at(types[path[0]], path[1:]))
+            for path, value in self._values.items()
+        ]
+        made = dict(zip(self._values, fitted(probe, values, fix), strict=True))
+        columns = []
         for field in self._schema.fields:
-            inside = {
-                path[1:]: value for path, value in self._values.items() if path[0] == field.name
-            }
-            if not inside:
-                made.append(before(field.name))
-            elif () in inside:
-                made.append(fitted(inside[()], types[field.name], probe, field.name))
-            else:
-                made.append(_with_fields(before(field.name), inside, types[field.name]))
-        return [*made, *anew(self._schema, self.columns)]
+            inside = {path[1:]: value for path, value in made.items() if path[0] == field.name}
+            before = F.col(prefix + quoted(field.name))
+            columns.append(_rebuilt(before, inside, types[field.name]))
+        return [*columns, *anew(self._schema, self.columns)]
 
 
-def _with_fields(column: Column, inside: Mapping[tuple[str, ...], Column], kind: Any) -> Column:
-    for path, value in inside.items():
-        wanted = kind
-        for part in path:
-            wanted = wanted[part].dataType
-        column = column.withField(".".join(quoted(part) for part in path), value.cast(wanted))
-    return column
+def _type_at(kind: Any, path: tuple[str, ...]) -> Any:
+    for part in path:
+        kind = kind[part].dataType
+    return kind
 
 
-def _path(name: str) -> tuple[str, ...]:
+def _rebuilt(column: Column, inside: Mapping[tuple[str, ...], Column], kind: Any) -> Column:
+    """A column with new values of its own, or of fields inside it."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if not inside:
+        return column
+    if () in inside:
+        return inside[()]
+    parts = []
+    for field in kind.fields:
+        below = {path[1:]: value for path, value in inside.items() if path[0] == field.name}
+        part = _rebuilt(column.getField(field.name), below, field.dataType)
+        parts.append(part.alias(field.name))
+    return F.struct(*parts)
+
+
+def name_parts(name: str) -> tuple[str, ...]:
     """A name with dots and backticks, in its parts."""
     parts = []
     position = 0

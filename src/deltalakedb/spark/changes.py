@@ -31,7 +31,7 @@ from deltalakedb.snapshot.data_files import DataFile, deleted_rows
 from deltalakedb.snapshot.dataset import layout_of
 from deltalakedb.snapshot.deletion_vectors import parse_bitmap
 from deltalakedb.snapshot.listing import COLUMNS
-from deltalakedb.snapshot.predicate import Constant, Predicate
+from deltalakedb.snapshot.predicate import Predicate
 from deltalakedb.spark.generated import ANEW, generated_columns, made_anew
 from deltalakedb.spark.paths import hadoop_uri, metadata_path
 from deltalakedb.spark.scan import FILE, ROW, quoted, scan_files
@@ -39,6 +39,7 @@ from deltalakedb.spark.stage import stage_changes, stage_frame_checked
 from deltalakedb.staging.constraints import ENFORCED
 from deltalakedb.staging.sinks import Sinks
 from deltalakedb.staging.vectors import encode_rows, write_vectors
+from deltalakedb.store.arrow import schema_of
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.state import state_of
 from deltalakedb.writing import Written, check_generated, remove_of, rows_of_files, stage_plan
@@ -106,6 +107,7 @@ class RowEdit:
         self._now = now
         self._began = time.monotonic()
         self.parts = Parts()
+        self._empty: DataFrame | None = None
 
     # --- finding ---------------------------------------------------------------------------
 
@@ -113,13 +115,17 @@ class RowEdit:
         """The files that may have rows for a condition."""
         return self.snapshot.files(where=predicate, columns=COLUMNS)
 
-    def rows(self, files: pa.Table) -> DataFrame:
-        """The rows of files, with FILE and ROW."""
-        return scan_files(self.spark, self.snapshot, files, with_position=True)
+    def rows(self, files: pa.Table, *, metadata: bool = False) -> DataFrame:
+        """The rows of files, with FILE and ROW; with `metadata` also Spark's hidden columns."""
+        return scan_files(self.spark, self.snapshot, files, with_position=True, metadata=metadata)
 
+    @property
     def empty(self) -> DataFrame:
-        """No rows, with the columns of the table."""
-        return scan_files(self.spark, self.snapshot, self.find(Constant(value=False)).slice(0, 0))
+        """No rows, with the columns of the table: for whatever has to be resolved with them."""
+        if self._empty is None:
+            none = schema_of(COLUMNS).empty_table()
+            self._empty = scan_files(self.spark, self.snapshot, none)
+        return self._empty
 
     def touched(self, files: pa.Table, counts: Mapping[str, int]) -> Touched:
         """Those of the files that have rows which change, by Spark's name of each."""
@@ -171,7 +177,8 @@ class RowEdit:
             emitted = made_anew(emitted, self.metadata.schema)
         if self.metadata.partition_columns:
             # Otherwise every task would write a file of its own for each partition.
-            emitted = emitted.hint("rebalance", *self.metadata.partition_columns)
+            by = [quoted(name) for name in self.metadata.partition_columns]
+            emitted = emitted.hint("rebalance", *by)
         if self.change_data:
             adds, changes = stage_changes(emitted, plan)
         else:
@@ -209,6 +216,13 @@ class RowEdit:
         for row in again:
             add = _marked(row)
             self.parts.marked.append(replace(add, deletion_vector=descriptors[row["path"]]))
+
+    def whole(self, files: pa.Table) -> Touched | None:
+        """All rows of files; None where it is not known how many they are."""
+        rows = rows_of_files(files)
+        counts = {row["path"]: live_rows(row) for row in rows}
+        known = {path: count for path, count in counts.items() if count is not None}
+        return Touched(files, rows, known) if len(known) == len(rows) else None
 
     def positions(self, rows: DataFrame) -> dict[str, Any]:
         """The numbers of rows of a frame with FILE and ROW, by Spark's name of the file."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.errors import ConfigurationError, InvalidConditionError
 from deltalakedb.snapshot.predicate import (
@@ -15,7 +17,7 @@ from deltalakedb.snapshot.predicate import (
     conjuncts,
     is_exact,
 )
-from deltalakedb.spark.scan import planned
+from deltalakedb.spark.scan import planned, refusing
 from deltalakedb.transaction.attempt import PartitionTest
 from deltalakedb.writing import partition_test
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from deltalakedb.actions import Metadata
+
+_SPECIAL: Final = re.compile(r"['\"]\s*(?:now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 
 
 def as_column(condition: Any, what: str = "The condition") -> Column:
@@ -47,42 +51,92 @@ def holds(condition: Any) -> Column:
     return F.coalesce(as_column(condition), F.lit(False))  # noqa: FBT003
 
 
-def text_of(condition: Any, frame: DataFrame) -> str | None:
-    """The condition as SQL text; None where Spark does not tell it.
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition on the rows of a table, which Spark has resolved."""
 
-    What gives another answer each time it is asked is refused: rows are looked at twice.
+    given: Any
+    text: str | None
+    """As SQL; None where Spark does not tell it."""
+    steady: bool
+    """Whether it is known to give the same answer for a row in one query and in the next one."""
+
+    @property
+    def column(self) -> Column:
+        """As a Column."""
+        return as_column(self.given)
+
+    @property
+    def shown(self) -> str:
+        """For the history of the table."""
+        return self.text or str(self.given)
+
+    @property
+    def asks_metadata(self) -> bool:
+        """Whether it may name Spark's hidden column `_metadata`."""
+        return "_metadata" in self.shown.lower()
+
+
+def resolved(condition: Any, frame: DataFrame) -> Condition:
+    """Let Spark resolve a condition with the columns of a frame.
+
+    What gives another answer for each row it is asked of is refused.
     """
-    from pyspark.errors import AnalysisException
-
-    try:
-        filtered = frame.where(as_column(condition))
+    column = as_column(condition)
+    with refusing(condition):
+        filtered = frame.where(column)
         plan = getattr(filtered, "_jdf", None)
         if plan is None:
             # Spark Connect: the analysis is made elsewhere.
             _ = filtered.schema
-            return condition if isinstance(condition, str) else None
-        analyzed = plan.queryExecution().analyzed()
-    except AnalysisException as error:
-        raise InvalidConditionError(
-            f"The condition {condition!s} cannot be used",
-            why=str(error).split("\n\nJVM stacktrace")[0].split(";\n")[0],
-            fix="Correct it: columns are named as in the table",
-        ) from error
-    if not analyzed.deterministic():
+            return Condition(condition, condition if isinstance(condition, str) else None, False)  # noqa: FBT003
+        plan = _filter(plan.queryExecution().analyzed())
+    if not plan.deterministic():
         raise InvalidConditionError(
             f"The condition {condition!s} cannot be used",
             why="It may give another answer each time it is evaluated",
             fix="Compute such values before, and compare with them",
         )
-    return condition if isinstance(condition, str) else str(analyzed.expressions().apply(0).sql())
+    text = condition if isinstance(condition, str) else str(plan.condition().sql())
+    return Condition(condition, text, _is_steady(frame, plan, condition))
+
+
+def _filter(plan: Any) -> Any:
+    """The filter of an analysed plan: hidden columns that it names are dropped again above it."""
+    while plan.getClass().getSimpleName() != "Filter":
+        plan = plan.children().apply(0)
+    return plan
+
+
+def _is_steady(frame: DataFrame, plan: Any, condition: Any) -> bool:
+    """Whether nothing of a condition depends on when its query runs: on the time, or other tables.
+
+    Spark calls `now()` deterministic, since it is the same for all rows of a query.
+    """
+    from py4j.protocol import Py4JError
+
+    if _SPECIAL.search(str(condition)):
+        # Times such as 'today' are taken when the text is read.
+        return False
+    java: Any = frame.sparkSession.sparkContext._jvm  # noqa: SLF001 - there is no other way to it
+    catalyst = java.org.apache.spark.sql.catalyst
+    try:
+        if catalyst.expressions.SubqueryExpression.hasSubquery(plan.condition()):
+            return False
+        rules = (catalyst.optimizer.ComputeCurrentTime, catalyst.optimizer.SpecialDatetimeValues)
+        return all(rule.apply(plan).fastEquals(plan) for rule in rules)
+    except (Py4JError, TypeError):
+        # A Spark that has them elsewhere: what is not known is not relied on.
+        return False
 
 
 def plan_for(
-    spark: SparkSession, metadata: Metadata, condition: Any, frame: DataFrame
+    spark: SparkSession, metadata: Metadata, condition: Condition, alias: str | None = None
 ) -> Predicate:
     """What is known of a condition, to find the files that may have such rows."""
-    text = text_of(condition, frame)
-    return Opaque("a condition of Spark") if text is None else planned(spark, metadata, text)
+    if condition.text is None:
+        return Opaque("a condition of Spark")
+    return planned(spark, metadata, condition.text, alias=alias)
 
 
 def whole_files(predicate: Predicate, metadata: Metadata) -> PartitionTest | None:

@@ -26,7 +26,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType as SparkStruct
 
 from deltalakedb.actions.properties import TableProperties
-from deltalakedb.actions.schema import StructType, schema_from_json, schema_to_json
+from deltalakedb.actions.schema import (
+    StructType,
+    schema_from_json,
+    schema_to_json,
+    with_nulls,
+)
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.snapshot.dataset import open_dataset
 from deltalakedb.snapshot.listing import DEFAULT_COLUMNS
@@ -115,7 +120,8 @@ class DeltaLakeDbSource(DataSource):
 
 
 def _spark_schema(schema: StructType) -> SparkStruct:
-    return SparkStruct.fromJson(json.loads(schema_to_json(schema)))
+    """Nulls are allowed everywhere: Spark would take a promise of the table for granted."""
+    return SparkStruct.fromJson(json.loads(schema_to_json(with_nulls(schema))))
 
 
 # --- reading ------------------------------------------------------------------------------
@@ -136,7 +142,7 @@ class ReadPlan:
         """For the files of a snapshot."""
         return cls(
             snapshot.table.location,
-            snapshot.schema,
+            with_nulls(snapshot.schema),
             snapshot.partition_columns,
             TableProperties(snapshot.properties).column_mapping_mode,
             dict(snapshot.storage_options),

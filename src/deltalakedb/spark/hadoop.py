@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
+from deltalakedb.errors import ConfigurationError
+
 _NAMES: Final = {
     "access_key_id": "fs.s3a.access.key",
     "secret_access_key": "fs.s3a.secret.key",
@@ -23,6 +25,42 @@ _NAMES: Final = {
 _WITH_KEY: Final = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
 _WITH_TOKEN: Final = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"  # noqa: S105
 _ANONYMOUS: Final = "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
+
+
+_OPTIONS: Final = {
+    "fs.s3a.access.key": "access_key_id",
+    "fs.s3a.secret.key": "secret_access_key",
+    "fs.s3a.session.token": "session_token",
+    "fs.s3a.endpoint": "endpoint_url",
+    "fs.s3a.endpoint.region": "region",
+}
+# What follows from the others.
+_IMPLIED: Final = frozenset({"fs.s3a.connection.ssl.enabled", "fs.s3a.aws.credentials.provider"})
+
+
+def storage_options_of(settings: Mapping[str, str]) -> dict[str, str]:
+    """Settings of Hadoop, as users of Delta pass them, as options of an object store."""
+    found: dict[str, str] = {}
+    for name, value in settings.items():
+        if name in _OPTIONS:
+            found[_OPTIONS[name]] = value
+        elif name == "fs.s3a.path.style.access":
+            found["virtual_hosted_style_request"] = "false" if value == "true" else "true"
+        elif name not in _IMPLIED:
+            raise ConfigurationError(
+                f"The setting {name!r} of Hadoop has no meaning here",
+                why="Only these have: " + ", ".join([*_OPTIONS, "fs.s3a.path.style.access"]),
+                fix="Pass storage_options={…} instead",
+            )
+    endpoint = found.get("endpoint_url", "")
+    plain = settings.get("fs.s3a.connection.ssl.enabled") == "false"
+    if endpoint and "://" not in endpoint:
+        found["endpoint_url"] = f"{'http' if plain else 'https'}://{endpoint}"
+    if plain or endpoint.startswith("http:"):
+        found["allow_http"] = "true"
+    if settings.get("fs.s3a.aws.credentials.provider") == _ANONYMOUS:
+        found["skip_signature"] = "true"
+    return found
 
 
 def hadoop_options(location: str, options: Mapping[str, str]) -> dict[str, str]:

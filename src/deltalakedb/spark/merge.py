@@ -15,17 +15,17 @@ A condition is evaluated once for each pair of rows, and never again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from deltalakedb.actions import Metadata
 from deltalakedb.actions.arrow import schema_from_any
-from deltalakedb.actions.datatypes import StructType
 from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.errors import AmbiguousMergeError, ConfigurationError, InvalidConditionError
 from deltalakedb.snapshot.predicate import Constant, Opaque, Predicate, conjunction
 from deltalakedb.spark.assignments import Assignments
-from deltalakedb.spark.by_name import fitted, has_struct
+from deltalakedb.spark.by_name import Value, by_name, fitted, policy_of
 from deltalakedb.spark.changes import (
     Emitted,
     RowChange,
@@ -36,8 +36,9 @@ from deltalakedb.spark.changes import (
 )
 from deltalakedb.spark.conditions import as_column, holds, partitions_read
 from deltalakedb.spark.generated import anew, generated_columns
+from deltalakedb.spark.merge_evolution import columns_set
 from deltalakedb.spark.merge_plan import read_condition, small, source_bounds
-from deltalakedb.spark.scan import FILE, ROW, planned, quoted, spark_types
+from deltalakedb.spark.scan import FILE, ROW, planned, quoted, spark_says, spark_types
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.change_table import widen_columns
 
@@ -120,17 +121,25 @@ class _Merge:
         self._t = alias or _PLAIN_TARGET
         self._s = _alias_of(source) or _PLAIN_SOURCE
         self._given_source = source
+        self._kept: list[DataFrame] = []
         if evolve:
             self._add_columns(source)
 
     def run(self) -> tuple[Committed | None, dict[str, int]]:
         """Find, write, commit."""
+        try:
+            return self._run()
+        finally:
+            for frame in self._kept:
+                _release(frame)
+
+    def _run(self) -> tuple[Committed | None, dict[str, int]]:
         from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
         numbered = self._given_source.withColumn(_SOURCE_ROW, F.monotonically_increasing_id())
         self._values = self._prepared()
         text = self._condition_text(numbered.alias(self._s))
-        kept = numbered.localCheckpoint()
+        kept = self._keep(numbered)
         source_rows = kept.count()
         self._source = small(kept, source_rows).alias(self._s)
         predicate = self._predicate(text)
@@ -151,19 +160,26 @@ class _Merge:
         )
         return committed, metrics
 
+    def _keep(self, frame: DataFrame) -> DataFrame:
+        """The rows as they are now, held by the executors until the MERGE is done."""
+        kept = frame.localCheckpoint()
+        self._kept.append(kept)
+        return kept
+
     # --- before anything is read ------------------------------------------------------------
 
     def _add_columns(self, source: DataFrame) -> None:
         """Columns and fields of the source that the table lacks, where a clause would set them."""
         change = self._change
-        named: set[str] = set()
-        for clause in self._clauses:
-            if clause.assignments == ALL:
-                named |= {name.lower() for name in source.columns}
-            elif isinstance(clause.assignments, Mapping):
-                named |= {_last(name).lower() for name in clause.assignments}
-        given = schema_from_any(source.schema).fields
-        used = StructType(tuple(field for field in given if field.name.lower() in named))
+        # Others can take nothing from the source.
+        given = [c.assignments for c in self._clauses if c.kind != "not matched by source"]
+        used = columns_set(
+            [name for names in given if isinstance(names, Mapping) for name in names],
+            schema_from_any(source.schema),
+            everything=ALL in given,
+            table=change.metadata.schema,
+            alias=self._t,
+        )
         control = widen_columns(change.base, used)
         if control:
             change.parts.control = control
@@ -186,24 +202,27 @@ class _Merge:
         if given == ALL:
             given = self._all(clause)
         assert isinstance(given, Mapping)  # noqa: S101 - the builder takes nothing else
-        probe = self._probe(clause.kind) if any(map(has_struct, types.values())) else None
+        assigned = Assignments(schema, given, alias=self._t)
+        probe, fix = self._probe(clause.kind), self._fix()
         if clause.act == "update":
-            return Assignments(schema, given, alias=self._t).applied(alias=self._t, probe=probe)
-        values = Assignments(schema, given, alias=self._t).whole()
-        return [
-            *(
-                fitted(values.get(f.name, F.lit(None)), types[f.name], probe, f.name)
-                for f in schema.fields
-            ),
-            *anew(schema, values),
-        ]
+            return assigned.applied(probe, alias=self._t, fix=fix)
+        values = [Value(name, value, types[name]) for name, value in assigned.whole().items()]
+        made = dict(zip((value.name for value in values), fitted(probe, values, fix), strict=True))
+        nothing = {name: F.lit(None).cast(kind) for name, kind in types.items()}
+        return [*({**nothing, **made}).values(), *anew(schema, made)]
+
+    def _fix(self) -> str:
+        return (
+            f"Columns of the table are {self._t}.name, of the source {self._s}.name; give both an "
+            "alias"
+        )
 
     def _probe(self, kind: Kind) -> DataFrame:
         """No rows, with the columns that a clause can name."""
         source = self._given_source.alias(self._s)
         if kind == "not matched":
             return source
-        target = self._widened(self._change.empty()).alias(self._t)
+        target = self._widened(self._change.empty).alias(self._t)
         return target if kind == "not matched by source" else target.crossJoin(source)
 
     def _all(self, clause: Clause) -> dict[str, Column]:
@@ -230,7 +249,7 @@ class _Merge:
         from pyspark.errors import AnalysisException
 
         try:
-            target = self._widened(self._change.empty()).alias(self._t)
+            target = self._widened(self._change.empty).alias(self._t)
             joined = target.join(source, as_column(self._condition), "inner")
             joined.select(*self._resolvable(inserting=False))
             source.select(*self._resolvable(inserting=True))
@@ -242,9 +261,8 @@ class _Merge:
         except AnalysisException as error:
             raise InvalidConditionError(
                 "The MERGE cannot be resolved",
-                why=str(error).split("\n\nJVM stacktrace")[0].split(";\n")[0],
-                fix=f"Columns of the table are {self._t}.name, of the source {self._s}.name; give "
-                "both an alias",
+                why=spark_says(error),
+                fix=self._fix(),
             ) from error
         if isinstance(self._condition, str):
             return self._condition
@@ -300,7 +318,7 @@ class _Merge:
         kept = F.col(_CLAUSE) != _NO_CLAUSE
         if self._inserting:
             kept = kept | F.col(_SOURCE_ROW).isNotNull()
-        return found.where(kept).localCheckpoint()
+        return self._keep(found.where(kept))
 
     def _clause_number(self, matched: Column) -> Column:
         from pyspark.sql import functions as F  # noqa: N812
@@ -324,7 +342,7 @@ class _Merge:
         change = self._change
         if not self._changing:
             return None, {}, change.touched(files, {})
-        decided = (
+        decided = self._keep(
             pairs.where(F.col(_CLAUSE) != _NO_CLAUSE)
             .groupBy(_AT_FILE, _AT_ROW)
             .agg(
@@ -332,7 +350,7 @@ class _Merge:
                 F.min(_CLAUSE).alias(_CLAUSE),
                 F.min(_SOURCE_ROW).alias(_SOURCE_ROW),
             )
-        ).localCheckpoint()
+        )
         counted = (
             decided.groupBy(_AT_FILE, _CLAUSE)
             .agg(F.count("*").alias("rows"), F.max("__partners").alias("partners"))
@@ -474,16 +492,15 @@ class _Merge:
         from pyspark.sql import functions as F  # noqa: N812
 
         schema, before = self._change.metadata.schema, self._change.snapshot.schema
-        types = spark_types(schema)
+        types, known = spark_types(schema), spark_types(before)
+        policy = policy_of(self._spark)
         new = {}
-        for field in schema.fields:
-            known = before.get(field.name)
-            if known is None:
-                new[field.name] = F.lit(None).cast(types[field.name])
-            elif str(known.type) != str(field.type):
-                new[field.name] = fitted(
-                    F.col(quoted(field.name)), types[field.name], rows, field.name
-                )
+        for name, kind in types.items():
+            if name not in known:
+                new[name] = F.lit(None).cast(kind)
+            elif known[name] != kind:
+                column = F.col(quoted(name))
+                new[name] = by_name(column, known[name], kind, name, policy=policy)
         return rows.withColumns(new) if new else rows
 
     def _parameters(self, text: str | None) -> dict[str, Any]:
@@ -519,8 +536,12 @@ def _metric(clause: Clause) -> str:
     return f"{where} {clause.act}d"
 
 
-def _last(name: str) -> str:
-    return name.rpartition(".")[2].strip("`")
+def _release(frame: DataFrame) -> None:
+    """Let the executors forget the rows of a checkpoint; otherwise they wait for a collection."""
+    from py4j.protocol import Py4JError
+
+    with suppress(Py4JError, TypeError, AttributeError):
+        frame._jdf.queryExecution().analyzed().rdd().unpersist(False)  # noqa: FBT003, SLF001
 
 
 def _alias_of(frame: DataFrame) -> str | None:

@@ -16,6 +16,7 @@ from sqlglot import expressions as sql
 from sqlglot.errors import SqlglotError
 
 from deltalakedb.actions.datatypes import StructType
+from deltalakedb.snapshot.where_sql import SparkSql
 from deltalakedb.spark.query_text import conjuncts
 from deltalakedb.spark.scan import quoted, spark_types
 
@@ -54,7 +55,7 @@ def read_condition(
     if text is None:
         return MergeCondition()
     try:
-        tree = sqlglot.parse_one(text, dialect="spark")
+        tree = sqlglot.parse_one(text, dialect=SparkSql)
     except (SqlglotError, RecursionError):
         return MergeCondition()
     sides = _Sides(schema, target, source, source_columns)
@@ -67,7 +68,7 @@ def read_condition(
             for left, right in ((part.left, part.right), (part.right, part.left)):
                 column = sides.target_column(left)
                 if column is not None and sides.of(right) == {"source"}:
-                    keys.append(Key(column, right.sql(dialect="spark")))
+                    keys.append(Key(column, _text(right)))
     return MergeCondition(tuple(alone), tuple(keys))
 
 
@@ -138,6 +139,10 @@ def small(frame: DataFrame, rows: int) -> DataFrame:
     return F.broadcast(frame) if rows * width <= _SENT_BYTES else frame
 
 
+def _text(part: sql.Expr) -> str:
+    return part.sql(dialect=SparkSql, comments=False)
+
+
 class _Sides:
     """Which columns are the target's, and which the source's."""
 
@@ -172,7 +177,7 @@ class _Sides:
                 )
             return node
 
-        return part.copy().transform(strip).sql(dialect="spark")
+        return _text(part.copy().transform(strip))
 
     def _first(self, column: sql.Column) -> str | None:
         return column.parts[0].name.lower() if len(column.parts) > 1 else None

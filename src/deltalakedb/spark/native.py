@@ -143,6 +143,10 @@ def _projected(frame: DataFrame, layout: Layout) -> DataFrame | None:
         return None
     given = frame.schema.fields
     there = {field.name.lower(): field for field in given}
+    for promised in layout.covered.promised:
+        known = there.get(promised.name.lower())
+        if known is not None and not _keeps(known.dataType, promised.type):
+            return None
     types = spark_types(layout.schema)
     wanted_columns = [(name, kind.simpleString()) for name, kind in types.items()]
     same = [(field.name, field.dataType.simpleString()) for field in given] == wanted_columns
@@ -181,6 +185,33 @@ def _never_null(struct: Any, path: ColumnPath) -> bool:
     if len(path) > 1:
         return bool(found) and _never_null(found[0].dataType, path[1:])
     return bool(found) and not found[0].nullable
+
+
+def _keeps(kind: Any, promised: DataType) -> bool:
+    """Whether Spark knows that there are no nulls inside where a table allows none."""
+    if isinstance(promised, ArrayType):
+        known = getattr(kind, "containsNull", True)
+        return (promised.contains_null or not known) and (
+            not hasattr(kind, "elementType") or _keeps(kind.elementType, promised.element_type)
+        )
+    if isinstance(promised, MapType):
+        known = getattr(kind, "valueContainsNull", True)
+        return (promised.value_contains_null or not known) and (
+            not hasattr(kind, "valueType")
+            or (
+                _keeps(kind.keyType, promised.key_type)
+                and _keeps(kind.valueType, promised.value_type)
+            )
+        )
+    if isinstance(promised, StructType):
+        there = {field.name.lower(): field for field in getattr(kind, "fields", ())}
+        return all(
+            (found := there.get(field.name.lower())) is not None
+            and (field.nullable or not found.nullable)
+            and _keeps(found.dataType, field.type)
+            for field in promised.fields
+        )
+    return True
 
 
 def _is_checked(path: ColumnPath, layout: Layout) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.actions import AddFile
 from deltalakedb.actions.clustering import clustering_paths, dotted
-from deltalakedb.actions.datatypes import ColumnPath
+from deltalakedb.actions.datatypes import ColumnPath, DataType, DecimalType, StructType
 from deltalakedb.errors import ConfigurationError, DeltaLakeDbError
 from deltalakedb.maintenance.compaction import (
     TARGET_BYTES,
@@ -29,6 +29,7 @@ from deltalakedb.maintenance.compaction import (
     compact_bin,
     files_to_optimize,
 )
+from deltalakedb.spark.assignments import name_parts
 from deltalakedb.spark.scan import quoted, scan_files
 from deltalakedb.spark.sending import receive_add, receive_error, send_add, send_error
 from deltalakedb.spark.stage import stage_frame
@@ -43,6 +44,12 @@ if TYPE_CHECKING:
 
 _BUCKETS: Final = 256
 _BITS: Final = 8
+_BITS_A_NUMBER: Final = 62
+# Types whose values Spark sorts; it brings them to Python and back as they are.
+_ORDERED: Final = frozenset(
+    {"string", "binary", "boolean", "byte", "short", "integer", "long", "float", "double"}
+    | {"date", "timestamp", "timestamp_ntz"}
+)
 _SAMPLED: Final = 200_000
 _PROVIDER: Final = "liquid"
 _CUBE_BYTES: Final = 100 * 1024**3
@@ -96,12 +103,13 @@ def z_order(
 ) -> Compaction:
     """Write all rows anew, so that rows which are alike in these columns share files."""
     snapshot = table.snapshot()
-    names = _checked(snapshot, columns)
+    paths = _checked(snapshot, columns)
     files = files_to_optimize(snapshot, where)
     rows = rows_of_files(files)
     if not rows:
         return Compaction(table.name, None, 0, 0, 0, 0, 0, 0)
-    adds = _ordered(spark, snapshot, files, [(name,) for name in names], target_bytes)
+    adds = _ordered(spark, snapshot, files, paths, target_bytes)
+    names = [path[0] if len(path) == 1 else dotted(path) for path in paths]
     return commit_optimize(
         table, snapshot, rows, adds, considered=len(rows), where=where, columns=names
     )
@@ -123,10 +131,11 @@ def _ordered(
     curve = _interleaved([_bucket(frame, path, share) for path in columns])
     partitions = [F.col(quoted(name)) for name in snapshot.partition_columns]
     count = max(1, math.ceil(sum(row["size_bytes"] for row in rows) / target_bytes))
-    order = "__deltalakedb_curve"
-    ordered = frame.withColumn(order, curve)
-    ordered = ordered.repartitionByRange(count, *partitions, F.col(order))
-    ordered = ordered.sortWithinPartitions(*partitions, order).drop(order)
+    named = {f"__deltalakedb_curve_{i}": part for i, part in enumerate(curve)}
+    order = [F.col(name) for name in named]
+    ordered = frame.withColumns(named)
+    ordered = ordered.repartitionByRange(count, *partitions, *order)
+    ordered = ordered.sortWithinPartitions(*partitions, *order).drop(*named)
     plan = bin_of(snapshot, files, rows[:1], target_bytes).plan
     # Spark's writer may sort rows by their partition once more, which would undo the order.
     return stage_frame(ordered, plan, sized=not partitions)
@@ -186,21 +195,47 @@ def _unordered(rows: list[dict[str, Any]], names: list[str]) -> list[dict[str, A
     return [] if alone else [row for files in small for row in files]
 
 
-def _checked(snapshot: Snapshot, columns: Sequence[str]) -> list[str]:
+def _checked(snapshot: Snapshot, columns: Sequence[str]) -> list[ColumnPath]:
+    """The columns to order by, as the table spells them; fields of structs by their paths."""
+    if not columns:
+        raise ConfigurationError("There is no column to order by", fix="Name one, e.g. 'id'")
     partitions = {name.lower() for name in snapshot.partition_columns}
-    names = []
+    paths: list[ColumnPath] = []
     for given in columns:
-        field = snapshot.schema.get(given)
-        if field is None or given.lower() in partitions:
+        path, kind = _column(snapshot.schema, given)
+        why = ""
+        if kind is None:
+            why = f"Its columns are: {', '.join(snapshot.schema.names)}"
+        elif len(path) == 1 and path[0].lower() in partitions:
+            why = "It is a partition column: files have one value of it anyway"
+        elif not isinstance(kind, DecimalType) and str(kind) not in _ORDERED:
+            why = f"It is of type {str(kind)[:100]}, which has no order that files could follow"
+        elif path in paths:
+            why = "It is named twice"
+        if why:
             raise ConfigurationError(
                 f"Table {snapshot.table.name!r} cannot be ordered by {given!r}",
-                why="It has no such column" if field is None else "It is a partition column",
-                fix=f"Its columns are: {', '.join(snapshot.schema.names)}",
+                why=why,
+                fix="Name other columns",
             )
-        names.append(field.name)
-    if not names:
-        raise ConfigurationError("There is no column to order by", fix="Name one, e.g. 'id'")
-    return names
+        paths.append(path)
+    return paths
+
+
+def _column(schema: StructType, given: str) -> tuple[ColumnPath, DataType | None]:
+    """The column of that name, whatever it is made of; otherwise the path of a field."""
+    field = schema.get(given)
+    if field is not None:
+        return (field.name,), field.type
+    path: list[str] = []
+    kind: DataType = schema
+    for part in name_parts(given):
+        field = kind.get(part) if isinstance(kind, StructType) else None
+        if field is None:
+            return (), None
+        path.append(field.name)
+        kind = field.type
+    return tuple(path), kind
 
 
 def _share(files: Sequence[dict[str, Any]]) -> float:
@@ -228,7 +263,7 @@ def _bucket(frame: DataFrame, path: ColumnPath, share: float) -> Column:
         known = known.sample(share, seed=7)
     # The order of values is that of their rank in a sample, so any type that has one will do.
     sample = known.orderBy("v").collect()
-    values = [row.v for row in sample]
+    values = [bytes(row.v) if isinstance(row.v, bytearray) else row.v for row in sample]
     bounds = sorted({values[int(share * len(values))] for share in shares}) if values else []
     return F.when(column.isNull(), F.lit(0)).otherwise(_search(column, bounds, 0))
 
@@ -245,15 +280,23 @@ def _search(column: Column, bounds: Sequence[Any], first: int) -> Column:
     ).otherwise(_search(column, bounds[middle + 1 :], first + middle + 1))
 
 
-def _interleaved(buckets: Sequence[Column]) -> Column:
-    """One bit of each in turn, the highest first: neighbours on the curve are neighbours in all."""
+def _interleaved(buckets: Sequence[Column]) -> list[Column]:
+    """One bit of each in turn, the highest first: neighbours on the curve are neighbours in all.
+
+    As numbers to sort by one after the other, with as many bits each as fit.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
-    curve = F.lit(0).cast("decimal(38,0)") if len(buckets) * _BITS > 62 else F.lit(0).cast("bigint")
-    position = len(buckets) * _BITS
-    for bit in reversed(range(_BITS)):
-        for bucket in buckets:
-            position -= 1
-            one = F.shiftright(bucket, bit).bitwiseAND(F.lit(1))
-            curve = curve + one * F.lit(2**position)
+    bits = [
+        F.shiftright(bucket, bit).bitwiseAND(F.lit(1)).cast("bigint")
+        for bit in reversed(range(_BITS))
+        for bucket in buckets
+    ]
+    curve = []
+    for start in range(0, len(bits), _BITS_A_NUMBER):
+        some = bits[start : start + _BITS_A_NUMBER]
+        number = F.lit(0).cast("bigint")
+        for position, one in enumerate(reversed(some)):
+            number = number + F.shiftleft(one, position)
+        curve.append(number)
     return curve

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.maintenance.compaction import TARGET_BYTES, Compaction
 from deltalakedb.spark.optimize import cluster, optimize, z_order
+from deltalakedb.staging.counting import Covered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -14,6 +16,27 @@ if TYPE_CHECKING:
     from deltalakedb.table import Table
 
 _TARGET = "spark.databricks.delta.optimize.maxFileSize"
+_SIZES = "struct<min: bigint, max: bigint, avg: double, totalFiles: bigint, totalSize: bigint>"
+_CUBE = "struct<num: bigint, size: bigint>"
+_CLUSTER = "struct<numFiles: bigint, size: bigint>"
+# As Delta has it, in its order.
+_METRICS = (
+    f"numFilesAdded: bigint, numFilesRemoved: bigint, filesAdded: {_SIZES}, "
+    f"filesRemoved: {_SIZES}, partitionsOptimized: bigint, zOrderStats: struct<strategyName: "
+    f"string, inputCubeFiles: {_CUBE}, inputOtherFiles: {_CUBE}, inputNumCubes: bigint, "
+    f"mergedFiles: {_CUBE}, numOutputCubes: bigint, mergedNumCubes: bigint>, clusteringStats: "
+    f"struct<inputZCubeFiles: {_CLUSTER}, inputOtherFiles: {_CLUSTER}, inputNumZCubes: bigint, "
+    f"mergedFiles: {_CLUSTER}, numOutputZCubes: bigint>, numBins: bigint, numBatches: bigint, "
+    "totalConsideredFiles: bigint, totalFilesSkipped: bigint, preserveInsertionOrder: boolean, "
+    "numFilesSkippedToReduceWriteAmplification: bigint, "
+    "numBytesSkippedToReduceWriteAmplification: bigint, startTimeMs: bigint, endTimeMs: bigint, "
+    "totalClusterParallelism: bigint, totalScheduledTasks: bigint, autoCompactParallelismStats: "
+    "struct<maxClusterActiveParallelism: bigint, minClusterActiveParallelism: bigint, "
+    "maxSessionActiveParallelism: bigint, minSessionActiveParallelism: bigint>, "
+    "deletionVectorStats: struct<numDeletionVectorsRemoved: bigint, "
+    "numDeletionVectorRowsRemoved: bigint>, numTableColumns: bigint, "
+    "numTableColumnsWithStats: bigint"
+)
 
 
 class DeltaOptimizeBuilder:
@@ -35,6 +58,7 @@ class DeltaOptimizeBuilder:
         Rows of a table with clustering columns are ordered by them.
         """
         snapshot = self._table.snapshot()
+        started = self._table.now_ms()
         if snapshot.clustering_columns:
             if self._where is not None:
                 raise ConfigurationError(
@@ -42,14 +66,18 @@ class DeltaOptimizeBuilder:
                     fix="Leave where() out",
                 )
             target = self._target_bytes()
-            return self._told(cluster(self._spark, self._table, snapshot, target_bytes=target))
+            done = cluster(self._spark, self._table, snapshot, target_bytes=target)
+            return self._told(done, started, clustered=True)
         done = optimize(
             self._spark, self._table, where=self._where, target_bytes=self._target_bytes()
         )
-        return self._told(done)
+        return self._told(done, started)
 
     def executeZOrderBy(self, *cols: str | list[str] | tuple[str, ...]) -> DataFrame:
-        """Write rows anew along a Z-curve of columns; what was done, in one row."""
+        """Write rows anew along a Z-curve of columns; what was done, in one row.
+
+        A field of a struct is named by its path, as in "address.city".
+        """
         by = self._table.snapshot().clustering_columns
         if by:
             raise ConfigurationError(
@@ -57,6 +85,7 @@ class DeltaOptimizeBuilder:
                 why="Another order would undo that",
                 fix="Use executeCompaction(), or cluster the table by other columns: cluster_by",
             )
+        started = self._table.now_ms()
         names = [name for one in cols for name in ([one] if isinstance(one, str) else one)]
         done = z_order(
             self._spark,
@@ -65,23 +94,55 @@ class DeltaOptimizeBuilder:
             where=self._where,
             target_bytes=self._target_bytes(),
         )
-        return self._told(done)
+        return self._told(done, started, ordered=True)
 
     def _target_bytes(self) -> int:
         return int(str(self._spark.conf.get(_TARGET, str(TARGET_BYTES))))
 
-    def _told(self, done: Compaction) -> DataFrame:
+    def _told(
+        self, done: Compaction, started: int, *, ordered: bool = False, clustered: bool = False
+    ) -> DataFrame:
+        snapshot = self._table.snapshot()
+        details = done.details
+        read, one = (done.files_removed, done.bytes_removed), int(bool(done.files_removed))
+        features = snapshot.protocol.writer_features or ()
+        vectors = (details.vectors, details.hidden_rows)
+        covered = Covered(snapshot.schema, snapshot.partition_columns, snapshot.properties)
         metrics = (
             done.files_added,
             done.files_removed,
+            _sizes(details.added),
+            _sizes(details.removed),
             done.partitions,
+            ("all", (0, 0), read, 0, read, one, None) if ordered else None,
+            ((0, 0), read, 0, read, one) if clustered else None,
+            details.bins,
+            one,
             done.files_considered,
-            done.bytes_added,
-            done.bytes_removed,
+            done.files_considered - done.files_removed,
+            False,
+            0,
+            0,
+            started,
+            self._table.now_ms(),
+            int(self._spark.sparkContext.defaultParallelism) if _is_classic(self._spark) else 0,
+            details.bins,
+            None,
+            vectors if "deletionVectors" in features else None,
+            len(snapshot.schema.fields),
+            len(covered.columns),
         )
         return self._spark.createDataFrame(
-            [(self._table.location, metrics)],
-            "path string, metrics struct<numFilesAdded: bigint, numFilesRemoved: bigint, "
-            "partitionsOptimized: bigint, totalConsideredFiles: bigint, bytesAdded: bigint, "
-            "bytesRemoved: bigint>",
+            [(self._table.location, metrics)], f"path string, metrics struct<{_METRICS}>"
         )
+
+
+def _sizes(sizes: Sequence[int]) -> tuple[int | None, int | None, float, int, int]:
+    if not sizes:
+        return None, None, 0.0, 0, 0
+    total = sum(sizes)
+    return min(sizes), max(sizes), total / len(sizes), len(sizes), total
+
+
+def _is_classic(spark: SparkSession) -> bool:
+    return not type(spark).__module__.startswith("pyspark.sql.connect")

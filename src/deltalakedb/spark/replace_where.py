@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from deltalakedb.overwriting import Going, Take, as_planned
 from deltalakedb.snapshot.added_files import files_of_adds
 from deltalakedb.spark.changes import Emitted, RowEdit, columns_named
-from deltalakedb.spark.conditions import text_of
+from deltalakedb.spark.conditions import resolved
 from deltalakedb.spark.dml import take_out
 from deltalakedb.spark.scan import FILE_COLUMNS, scan_files
 
@@ -27,7 +27,7 @@ def replacing(spark: SparkSession, snapshot: Snapshot, plan: RowPlan, now: int) 
     """Check a condition; what takes the rows for it out, once new ones are staged."""
     edit = RowEdit(spark, as_planned(snapshot, plan), now)
     where = plan.where
-    text_of(where, edit.empty())
+    resolved(where, edit.empty)
 
     def take(adds: list[AddFile]) -> Going:
         try:

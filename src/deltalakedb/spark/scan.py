@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from contextlib import contextmanager
 from datetime import timedelta, timezone, tzinfo
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
@@ -29,11 +29,12 @@ from deltalakedb.actions.datatypes import (
     StructType,
     column_id,
     physical_name,
+    with_nulls,
 )
 from deltalakedb.actions.partition import decode_partition_value, decode_path, partition_directory
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.actions.schema import schema_to_json
-from deltalakedb.errors import UnsupportedFeatureError
+from deltalakedb.errors import InvalidConditionError, UnsupportedFeatureError
 from deltalakedb.snapshot.data_files import DataFile, deleted_rows
 from deltalakedb.snapshot.dataset import layout_of
 from deltalakedb.snapshot.predicate import Opaque, Predicate
@@ -41,6 +42,7 @@ from deltalakedb.snapshot.where import parse_where
 from deltalakedb.spark.file_list import ListedFile, spark_file_list
 from deltalakedb.spark.hadoop import hadoop_options
 from deltalakedb.spark.paths import hadoop_uri, metadata_path
+from deltalakedb.spark.positions import without
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,10 +60,12 @@ FILE: Final = "__deltalakedb_file"
 """The column with the file of a row, as Spark names files."""
 ROW: Final = "__deltalakedb_row"
 """The column with the number of a row in its file."""
-_HIDDEN_FILE: Final = "__deltalakedb_hidden_file"
-_HIDDEN_ROW: Final = "__deltalakedb_hidden_row"
-_MOST_SENT: Final = 200_000
-"""How many deleted rows are sent to every task: about 30 MB."""
+# Settings by which Spark takes quotes and backslashes for something else.
+_OTHER_TEXTS: Final = (
+    "spark.sql.parser.escapedStringLiterals",
+    "spark.sql.ansi.doubleQuotedIdentifiers",
+    "spark.sql.legacy.consecutiveStringLiterals.enabled",
+)
 # Types whose text in a directory Spark reads as the log means it, whatever the session's time zone.
 _BY_DIRECTORY: Final = frozenset(
     {"string", "long", "integer", "short", "byte", "boolean", "date", "double", "float"}
@@ -69,29 +73,74 @@ _BY_DIRECTORY: Final = frozenset(
 
 
 def scan(
-    spark: SparkSession, snapshot: Snapshot, *, where: str | None = None, metadata: bool = False
+    spark: SparkSession,
+    snapshot: Snapshot,
+    *,
+    where: str | None = None,
+    metadata: bool = False,
+    alias: str | None = None,
 ) -> DataFrame:
     """The rows of a snapshot, or those that fulfil a condition in Spark's SQL.
 
     What the condition says of partitions and statistics is used to find the files; whatever it says
     is applied to the rows. With `metadata` Spark's hidden column `_metadata` can be asked for in
-    any case, otherwise only where no files, or all of them, have deletion vectors.
+    any case, otherwise only where no files, or all of them, have deletion vectors. Columns are also
+    known by the `alias` of the table, in the condition too.
     """
-    predicate = None if where is None else planned(spark, snapshot.metadata, where)
+    if where is None:
+        files = snapshot.files(columns=FILE_COLUMNS)
+        frame = scan_files(spark, snapshot, files, metadata=metadata)
+        return frame if alias is None else frame.alias(alias)
+    predicate = planned(spark, snapshot.metadata, where, alias=alias)
     files = snapshot.files(where=predicate, columns=FILE_COLUMNS)
     frame = scan_files(spark, snapshot, files, metadata=metadata)
-    return frame if where is None else frame.where(where)
+    with refusing(where):
+        return (frame if alias is None else frame.alias(alias)).where(where)
 
 
-def planned(spark: SparkSession, metadata: Metadata, where: str) -> Predicate:
+@contextmanager
+def refusing(condition: Any) -> Iterator[None]:
+    """Let Spark judge a condition; what it has against it comes out as InvalidConditionError."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        yield
+    except AnalysisException as error:
+        raise InvalidConditionError(
+            f"The condition {condition!s} cannot be used",
+            why=spark_says(error),
+            fix="Correct it: columns are named as in the table",
+        ) from error
+
+
+def spark_says(error: Exception) -> str:
+    """What an error of Spark's analysis says, without its plans and stack traces."""
+    return str(error).split("\n\nJVM stacktrace")[0].split(";\n")[0]
+
+
+def planned(
+    spark: SparkSession, metadata: Metadata, where: str, *, alias: str | None = None
+) -> Predicate:
     """A condition in Spark's SQL, as far as the catalog can use it to find files.
 
+    Whether it is right is for Spark to say: nothing is known here of what cannot be understood.
     Times that name no zone are in that of the session, as they are for Spark.
     """
     zone = session_zone(spark)
-    if zone is None:
+    others = (str(spark.conf.get(key, "false")).lower() == "true" for key in _OTHER_TEXTS)
+    if zone is None or any(others):
         return Opaque(where)
-    return parse_where(where, metadata.schema, metadata.partition_columns, strict=False, zone=zone)
+    try:
+        return parse_where(
+            where,
+            metadata.schema,
+            metadata.partition_columns,
+            strict=False,
+            zone=zone,
+            alias=alias,
+        )
+    except InvalidConditionError:
+        return Opaque(where)
 
 
 def scan_files(
@@ -195,38 +244,26 @@ class _Reader:
 
     def without_deleted(self, files: pa.Table, *, with_position: bool) -> DataFrame:
         """The rows of files that their deletion vectors leave; `_metadata` is still there."""
-        from pyspark.sql import functions as F  # noqa: N812
-
         rows = self.read(files, with_position=with_position)
         hidden = self._hidden(files)
-        if hidden is None:
+        if not hidden:
             return rows
-        frame = self._spark.createDataFrame(hidden.rename_columns([_HIDDEN_FILE, _HIDDEN_ROW]))
-        if hidden.num_rows <= _MOST_SENT:
-            # Spark does not know how few they are, and would shuffle the rows of the table.
-            frame = F.broadcast(frame)
         file, row = (FILE, ROW) if with_position else ("_metadata.file_path", "_metadata.row_index")
-        same = (F.col(file) == F.col(_HIDDEN_FILE)) & (F.col(row) == F.col(_HIDDEN_ROW))
-        return rows.join(frame, same, "left_anti")
+        return without(rows, hidden, file=file, row=row)
 
-    def _hidden(self, files: pa.Table) -> pa.Table | None:
-        """File and number of each row that is deleted."""
-        import pyarrow as pa
-
+    def _hidden(self, files: pa.Table) -> dict[str, pa.Array]:
+        """The numbers of the rows that are deleted, by Spark's name of their file."""
         layout = layout_of(self._snapshot)
-        hidden: list[pa.Table] = []
+        hidden: dict[str, pa.Array] = {}
         for row in files.to_pylist():
             if row["deletion_vector"] is None:
                 continue
             file = DataFile(row["path"], row["partition_values"], row["deletion_vector"])
             deleted = deleted_rows(layout, file)
-            if deleted is None or not deleted.cardinality:
-                continue
-            numbers = deleted.numbers()
-            uri = metadata_path(hadoop_uri(self._location, row["path"]))
-            name = pa.array([uri]).take(pa.array([0] * len(numbers), pa.int32()))
-            hidden.append(pa.table({FILE: name, ROW: numbers}))
-        return pa.concat_tables(hidden) if hidden else None
+            if deleted is not None and deleted.cardinality:
+                name = metadata_path(hadoop_uri(self._location, row["path"]))
+                hidden[name] = deleted.numbers()
+        return hidden
 
     # --- reading --------------------------------------------------------------------------
 
@@ -364,10 +401,14 @@ def quoted(name: str) -> str:
 
 
 def spark_types(schema: StructType) -> dict[str, Any]:
-    """Spark's types of the columns, by name."""
+    """Spark's types of the columns, by name, with nulls allowed everywhere.
+
+    A promise that there are none is kept when rows are written. Spark would take it for granted:
+    nulls come out as zeros, and a value that may be null is not cast at all.
+    """
     from pyspark.sql.types import StructType as SparkStruct
 
-    parsed = SparkStruct.fromJson(json.loads(schema_to_json(schema)))
+    parsed = SparkStruct.fromJson(json.loads(schema_to_json(with_nulls(schema))))
     return {field.name: field.dataType for field in parsed.fields}
 
 
@@ -390,15 +431,12 @@ def _physical(field: StructField, *, ids: bool) -> StructField:
 
 
 def _physical_type(kind: Any, *, ids: bool) -> Any:
-
     if isinstance(kind, StructType):
         return StructType(tuple(_physical(inner, ids=ids) for inner in kind.fields))
     if isinstance(kind, ArrayType):
-        return replace(kind, element_type=_physical_type(kind.element_type, ids=ids))
+        return ArrayType(_physical_type(kind.element_type, ids=ids))
     if isinstance(kind, MapType):
-        return replace(
-            kind,
-            key_type=_physical_type(kind.key_type, ids=ids),
-            value_type=_physical_type(kind.value_type, ids=ids),
+        return MapType(
+            _physical_type(kind.key_type, ids=ids), _physical_type(kind.value_type, ids=ids)
         )
     return kind

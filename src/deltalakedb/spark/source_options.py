@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import deltalakedb
 from deltalakedb.actions.properties import spelled
+from deltalakedb.actions.schema import schema_from_json, schema_to_json, with_nulls
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.spark.moments import moment
 
@@ -142,11 +144,13 @@ class SourceOptions:
 def columns_of(schema: SparkStruct) -> SparkStruct:
     """The columns of a table that is created for rows.
 
-    Whether a column may be null is a matter of the table, and not of the first rows.
+    Whether values may be null is a matter of the table, and not of the first rows: nulls are
+    allowed everywhere, as Delta has it.
     """
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import StructType
 
-    return StructType([StructField(f.name, f.dataType, metadata=f.metadata) for f in schema])
+    made = with_nulls(schema_from_json(schema.json()))
+    return StructType.fromJson(json.loads(schema_to_json(made)))
 
 
 def check_partitions(table: Table, asked: Sequence[str]) -> None:

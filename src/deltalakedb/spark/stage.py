@@ -18,6 +18,7 @@ from deltalakedb.actions.partition import decode_path
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.actions.values import CHANGE_TYPE
 from deltalakedb.errors import ConfigurationError, ConstraintViolatedError, DeltaLakeDbError
+from deltalakedb.spark.by_name import unfit
 from deltalakedb.spark.generated import filled, generated_conditions
 from deltalakedb.spark.native import stage_natively
 from deltalakedb.spark.native_format import install
@@ -25,7 +26,7 @@ from deltalakedb.spark.scan import session_zone
 from deltalakedb.spark.sending import receive_add, receive_error, send_add, send_error
 from deltalakedb.staging.change_data import cdc_files, change_data_plan
 from deltalakedb.staging.constraints import invariants
-from deltalakedb.staging.fit import fit
+from deltalakedb.staging.fit import fit, nullable
 from deltalakedb.staging.layout import StagePlan
 from deltalakedb.staging.sinks import Sinks
 from deltalakedb.staging.stage import Stager, stage
@@ -51,10 +52,13 @@ class FrameSource:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns, as the batches of the executors will have them."""
+        """The columns, as the batches of the executors will have them.
+
+        With nulls allowed everywhere: what Spark knows of these rows is no rule for a table.
+        """
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        return to_arrow_schema(self.frame.schema, timezone="UTC")
+        return nullable(to_arrow_schema(self.frame.schema, timezone="UTC"), ids=True)
 
     def zone(self) -> tzinfo:
         """The time zone of the session."""
@@ -222,7 +226,7 @@ def _refused(error: Exception, table: str) -> Exception:
     text = str(error)
     start = text.find(_BROKEN)
     if start < 0:
-        return error
+        return unfit(text, table) or error
     (name, condition), _ = json.JSONDecoder().raw_decode(text[start + len(_BROKEN) :])
     return ConstraintViolatedError(
         f"Rows that were to be written to table {table!r} break its constraint {name!r}",

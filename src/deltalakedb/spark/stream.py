@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from deltalakedb.actions import Action, AddFile, Metadata, RemoveFile
-from deltalakedb.actions.datatypes import StructType
+from deltalakedb.actions.datatypes import StructType, with_nulls
 from deltalakedb.errors import ConfigurationError, SourceChangedError, VersionNotFoundError
 from deltalakedb.snapshot.added_files import files_of_adds
 from deltalakedb.snapshot.listing import DEFAULT_COLUMNS
@@ -99,7 +99,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, given: SourceOptions, schema: StructType) -> None:
         self._given = given
-        self._schema = schema
+        self._schema = with_nulls(schema)
         self._until: int | None = None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
@@ -270,7 +270,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Refuse rows with other columns than the query has; some of its own may come later."""
         changed = [
             column.name
-            for column in after.schema.fields
+            for column in with_nulls(after.schema).fields
             if (known := self._schema.get(column.name)) is None or known.type != column.type
         ]
         missing = [c.name for c in self._schema.fields if after.schema.get(c.name) is None]

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions.features import FEATURES, upgrade
 from deltalakedb.errors import ConfigurationError, TableNotFoundError, UnsupportedFeatureError
-from deltalakedb.maintenance import Restore, restore, vacuum
+from deltalakedb.maintenance import Restore, restore, symlink_manifests, vacuum
+from deltalakedb.maintenance.manifest import FOLDER
 from deltalakedb.snapshot.resolve import to_datetime
 from deltalakedb.spark.dml import delete, update
+from deltalakedb.spark.hadoop import storage_options_of
 from deltalakedb.spark.lakes import lake_of
 from deltalakedb.spark.merge_builder import DeltaMergeBuilder
 from deltalakedb.spark.moments import moment
@@ -72,19 +74,35 @@ class DeltaTable:
         catalog: str | Lake | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> DeltaTable:
-        """The table of that name in the catalog (or in that of `spark.deltalakedb.catalog`)."""
+        """The table of that name in the catalog (or in that of `spark.deltalakedb.catalog`).
+
+        "delta.`path`" names the table at a location.
+        """
         lake = lake_of(sparkSession, catalog, storage_options)
-        return cls(sparkSession, lake, lake.table(tableOrViewName))
+        return cls(sparkSession, lake, lake.table(_identified(tableOrViewName)))
 
     @classmethod
     def forPath(
         cls,
         sparkSession: SparkSession,
         path: str,
+        hadoopConf: Mapping[str, str] | None = None,
+        *,
         catalog: str | Lake | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> DeltaTable:
-        """The table at that location in the catalog."""
+        """The table at that location in the catalog.
+
+        `hadoopConf` are settings of Hadoop's connector for S3, such as `fs.s3a.access.key`: they
+        are taken for the options of the object store of that name, unless these are given.
+        """
+        if hadoopConf and not isinstance(hadoopConf, Mapping):
+            raise ConfigurationError(
+                f"hadoopConf is a {type(hadoopConf).__name__}",
+                fix="Pass settings of Hadoop as a dict; a catalog is passed as catalog=…",
+            )
+        if hadoopConf and storage_options is None:
+            storage_options = storage_options_of(hadoopConf)
         return cls.forName(sparkSession, path, catalog, storage_options)
 
     @classmethod
@@ -93,43 +111,44 @@ class DeltaTable:
     ) -> bool:
         """Whether the catalog has a table of that name or location."""
         try:
-            lake_of(sparkSession, catalog).table(identifier)
+            lake_of(sparkSession, catalog).table(_identified(identifier))
         except TableNotFoundError:
             return False
         return True
 
     @classmethod
     def create(
-        cls, sparkSession: SparkSession, *, catalog: str | Lake | None = None
+        cls, sparkSession: SparkSession | None = None, *, catalog: str | Lake | None = None
     ) -> DeltaTableBuilder:
-        """Put a new table together; `execute()` creates it."""
+        """Put a new table together; `execute()` creates it. Without a session: the active one."""
         return cls._builder(sparkSession, catalog, "create")
 
     @classmethod
     def createIfNotExists(
-        cls, sparkSession: SparkSession, *, catalog: str | Lake | None = None
+        cls, sparkSession: SparkSession | None = None, *, catalog: str | Lake | None = None
     ) -> DeltaTableBuilder:
         """The same; a table of that name that is there already is left as it is."""
         return cls._builder(sparkSession, catalog, "create if missing")
 
     @classmethod
     def replace(
-        cls, sparkSession: SparkSession, *, catalog: str | Lake | None = None
+        cls, sparkSession: SparkSession | None = None, *, catalog: str | Lake | None = None
     ) -> DeltaTableBuilder:
         """Put a table together that takes the place of one that is there; its history stays."""
         return cls._builder(sparkSession, catalog, "replace")
 
     @classmethod
     def createOrReplace(
-        cls, sparkSession: SparkSession, *, catalog: str | Lake | None = None
+        cls, sparkSession: SparkSession | None = None, *, catalog: str | Lake | None = None
     ) -> DeltaTableBuilder:
         """The same; where there is no such table, it is created."""
         return cls._builder(sparkSession, catalog, "create or replace")
 
     @classmethod
     def _builder(
-        cls, spark: SparkSession, catalog: str | Lake | None, how: How
+        cls, given: SparkSession | None, catalog: str | Lake | None, how: How
     ) -> DeltaTableBuilder:
+        spark = _active() if given is None else given
         lake = lake_of(spark, catalog)
         return DeltaTableBuilder(spark, lake, lambda table: cls(spark, lake, table), how=how)
 
@@ -180,8 +199,7 @@ class DeltaTable:
         """
         then = None if timestamp is None else self._moment(timestamp)
         snapshot = self._table.snapshot(version, timestamp=then)
-        frame = scan(self._spark, snapshot, where=where, metadata=metadata)
-        return frame if self._alias is None else frame.alias(self._alias)
+        return scan(self._spark, snapshot, where=where, metadata=metadata, alias=self._alias)
 
     def alias(self, aliasName: str) -> DeltaTable:
         """The same table, whose columns are `aliasName.column` in conditions."""
@@ -244,7 +262,8 @@ class DeltaTable:
 
     def delete(self, condition: str | Column | None = None) -> DataFrame:
         """Delete the rows for which a condition is true, or all; how many."""
-        return self._affected(delete(self._spark, self._table, condition), "numDeletedRows")
+        done = delete(self._spark, self._table, condition, alias=self._alias)
+        return self._affected(done, "numDeletedRows")
 
     def update(
         self,
@@ -257,7 +276,8 @@ class DeltaTable:
                 "There is nothing to set",
                 fix="Pass columns and their new values, e.g. set={'price': 'price * 2'}",
             )
-        return self._affected(update(self._spark, self._table, condition, set), "numUpdatedRows")
+        done = update(self._spark, self._table, condition, set, alias=self._alias)
+        return self._affected(done, "numUpdatedRows")
 
     def merge(self, source: DataFrame, condition: str | Column) -> DeltaMergeBuilder:
         """Merge rows of a source; add clauses, then `execute()`."""
@@ -270,7 +290,7 @@ class DeltaTable:
         return DeltaOptimizeBuilder(self._spark, self._table)
 
     def vacuum(self, retentionHours: float | None = None) -> DataFrame:
-        """Delete files that no version within the retention needs; no rows, as Delta has it.
+        """Delete files that no version within the retention needs; an empty frame, as in Delta.
 
         Less than the table's retention is refused unless the session sets
         `spark.databricks.delta.retentionDurationCheck.enabled` to false.
@@ -286,7 +306,21 @@ class DeltaTable:
             here = f"set {_RETENTION_CHECK} to false"
             fix = error.fix.replace("pass allow_short_retention=True", here)
             raise ConfigurationError(error.what, why=error.why, fix=fix) from None
-        return self._spark.createDataFrame([], "path string")
+        from pyspark.sql.types import StructType as SparkStruct
+
+        return self._spark.createDataFrame([], SparkStruct([]))
+
+    def generate(self, mode: str) -> None:
+        """Write manifests of the table's files, for readers that know no Delta log.
+
+        The mode is `symlink_format_manifest`: a file for each partition below the folder
+        `_symlink_format_manifest` of the table, for Presto, Athena and Hive. It is right until the
+        next commit; tables with deletion vectors or column mapping are refused.
+        """
+        known = FOLDER.removeprefix("_")
+        if str(mode).lower() != known:
+            raise ConfigurationError(f"{mode!r} cannot be generated", fix=f"The mode is {known!r}")
+        symlink_manifests(self._table)
 
     def restoreToVersion(self, version: int) -> DataFrame:
         """Commit a version that is what the table was at an earlier one."""
@@ -415,14 +449,35 @@ class DeltaTable:
         return self._spark.createDataFrame([(rows,)], "num_affected_rows bigint")
 
 
+def _active() -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    found = SparkSession.getActiveSession()
+    if found is None:
+        raise ConfigurationError(
+            "There is no active session of Spark", fix="Pass one, or create one before"
+        )
+    return found
+
+
+def _identified(name: str) -> str:
+    """A name or location; "delta.`path`" is what Spark calls a table by its location."""
+    return _quoted_path("delta", name) or name
+
+
+def _quoted_path(kind: str, identifier: str) -> str | None:
+    found = re.fullmatch(rf"\s*{kind}\s*\.\s*`((?:[^`]|``)+)`\s*", identifier, re.IGNORECASE)
+    return None if found is None else found[1].replace("``", "`")
+
+
 def _parquet_path(identifier: str) -> str:
-    found = re.fullmatch(r"\s*parquet\s*\.\s*`((?:[^`]|``)+)`\s*", identifier, re.IGNORECASE)
+    found = _quoted_path("parquet", identifier)
     if found is None:
         raise ConfigurationError(
             f"{identifier!r} names no Parquet files",
             fix="Write parquet.`path`, with the path of their folder",
         )
-    return found[1].replace("``", "`")
+    return found
 
 
 def _parsed_ddl(text: str) -> Any:

@@ -62,17 +62,21 @@ class DeltaTableBuilder:
         self._comment = comment
         return self
 
-    def addColumn(
+    def addColumn(  # noqa: PLR0917 - Delta's
         self,
         colName: str,
         dataType: str | DataType,
         nullable: bool = True,  # noqa: FBT001, FBT002 - Delta's
         generatedAlwaysAs: str | None = None,
-        *,
+        generatedByDefaultAs: Any = None,
         comment: str | None = None,
     ) -> DeltaTableBuilder:
-        """A column; `generatedAlwaysAs` is an expression of others that its values follow from."""
-        if generatedAlwaysAs is not None and not isinstance(generatedAlwaysAs, str):
+        """A column; `generatedAlwaysAs` is an expression of others that its values follow from.
+
+        Identity columns, which Delta takes in the same places, are refused.
+        """
+        identity = not isinstance(generatedAlwaysAs, (str, type(None)))
+        if identity or generatedByDefaultAs is not None:
             raise ConfigurationError(
                 f"Column {colName!r} cannot be an identity column",
                 why="Such columns can be read here, and not written",
@@ -81,7 +85,8 @@ class DeltaTableBuilder:
         metadata = {} if generatedAlwaysAs is None else {EXPRESSION: generatedAlwaysAs}
         if comment is not None:
             metadata["comment"] = comment
-        self._schema = self._schema.add(colName, dataType, nullable, metadata)
+        kind = _type_of(colName, dataType) if isinstance(dataType, str) else dataType
+        self._schema = self._schema.add(colName, kind, nullable, metadata)
         return self
 
     def addColumns(self, cols: StructType | Iterable[StructField]) -> DeltaTableBuilder:
@@ -183,6 +188,21 @@ class DeltaTableBuilder:
                 why=why,
                 fix="Write an expression of columns of the table that are not generated",
             )
+
+
+def _type_of(column: str, text: str) -> DataType:
+    """A type as SQL writes it, e.g. "INT" or "struct<a: bigint>"."""
+    from pyspark.errors import ParseException
+    from pyspark.sql.types import DataType
+
+    try:
+        return DataType.fromDDL(text)
+    except ParseException as error:
+        raise ConfigurationError(
+            f"Column {column!r} cannot be of the type {text!r}",
+            why=str(error).strip().partition("\n")[0],
+            fix="Write a type of SQL, e.g. 'bigint' or 'struct<a: int>'",
+        ) from None
 
 
 def _names(cols: Iterable[str | list[str] | tuple[str, ...]]) -> list[str]:

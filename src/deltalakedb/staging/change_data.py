@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from deltalakedb.actions import AddFile, CdcFile
-from deltalakedb.actions.datatypes import STRING, StructField, StructType
+from deltalakedb.actions.datatypes import STRING, StructField, StructType, with_nulls
 from deltalakedb.actions.schema import schema_to_json
 from deltalakedb.actions.values import CHANGE_TYPE
 from deltalakedb.staging.layout import StagePlan
@@ -20,8 +20,11 @@ CHANGE_FOLDER: Final = "_change_data"
 
 
 def change_data_plan(plan: StagePlan) -> StagePlan:
-    """How the change data of a table is written whose rows are written by `plan`."""
-    schema = plan.metadata.schema
+    """How the change data of a table is written whose rows are written by `plan`.
+
+    Rows that go are told as they are, whatever the table demands of rows that come.
+    """
+    schema = with_nulls(plan.metadata.schema)
     with_type = StructType((*schema.fields, StructField(CHANGE_TYPE, STRING)))
     metadata = replace(plan.metadata, schema_string=schema_to_json(with_type))
     return replace(plan, metadata=metadata, folder=CHANGE_FOLDER, enforce=False, conditions={})

@@ -1,14 +1,15 @@
-"""Exact statistics of the rows that go into a file, batch by batch."""
+"""Exact statistics of the rows that go into a file, batch by batch; and NOT NULL, at any depth."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from deltalakedb.actions.datatypes import ColumnPath, StructType
+from deltalakedb.actions.datatypes import ArrayType, ColumnPath, DataType, MapType, StructType
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.actions.statistics import Statistics, covered_columns, encode_stats
 from deltalakedb.errors import ConstraintViolatedError
+from deltalakedb.staging.fit import whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +36,26 @@ class Covered:
             named=properties.stats_columns,
         )
         self.required = _required(schema, ())
+        self.promised = [field for field in schema.fields if promises_inside(field.type)]
+        """Columns with arrays or maps inside which the table allows no null."""
+
+
+def promises_inside(kind: DataType) -> bool:
+    """Whether the elements or values of a type, or fields of these, must not be null."""
+    if isinstance(kind, StructType):
+        return any(promises_inside(field.type) for field in kind.fields)
+    if isinstance(kind, ArrayType):
+        return not kind.contains_null or _promises(kind.element_type)
+    if isinstance(kind, MapType):
+        return (
+            not kind.value_contains_null or _promises(kind.key_type) or _promises(kind.value_type)
+        )
+    return False
+
+
+def _promises(kind: DataType) -> bool:
+    fields = kind.fields if isinstance(kind, StructType) else ()
+    return promises_inside(kind) or any(not f.nullable or _promises(f.type) for f in fields)
 
 
 def _required(struct: StructType, above: ColumnPath) -> list[ColumnPath]:
@@ -61,11 +82,44 @@ def check_required(batch: pa.RecordBatch, covered: Covered, *, table: str) -> No
             inside = pc.and_(array.is_null(), _column(batch, path[:-1]).is_valid())
             nulls = pc.sum(inside).as_py() or 0
         if nulls:
-            raise ConstraintViolatedError(
-                f"Column {'.'.join(path)!r} of table {table!r} is NOT NULL, and {nulls} of the "
-                "rows to be written have no value for it",
-                fix="Fill the column, or leave those rows out",
-            )
+            raise _null(".".join(path), table, nulls, "rows")
+    for column in covered.promised:
+        _check_inside(batch.column(column.name), column.type, column.name, table)
+
+
+def _check_inside(array: Any, kind: DataType, at: str, table: str) -> None:
+    """Refuse nulls in elements, values and fields where the table has NOT NULL."""
+    # What a null around them hides is no value.
+    there = whole(array.drop_null())
+    parts: list[tuple[Any, DataType, str, bool]] = []
+    if isinstance(kind, StructType):
+        parts = [(_below(there, f.name), f.type, f.name, f.nullable) for f in kind.fields]
+    elif isinstance(kind, ArrayType):
+        parts = [(there.flatten(), kind.element_type, "element", kind.contains_null)]
+    elif isinstance(kind, MapType):
+        parts = [
+            (there.keys, kind.key_type, "key", True),
+            (there.items, kind.value_type, "value", kind.value_contains_null),
+        ]
+    for values, inner, name, may_be_null in parts:
+        if values.null_count and not may_be_null:
+            raise _null(f"{at}.{name}", table, values.null_count, "values")
+        _check_inside(values, inner, f"{at}.{name}", table)
+
+
+def _below(array: Any, name: str) -> Any:
+    import pyarrow.compute as pc
+
+    return pc.struct_field(array, [name])
+
+
+def _null(column: str, table: str, nulls: int, what: str) -> ConstraintViolatedError:
+    told = "have no value for it" if what == "rows" else "are null"
+    return ConstraintViolatedError(
+        f"Column {column!r} of table {table!r} is NOT NULL, and {nulls} of the {what} to be "
+        f"written {told}",
+        fix="Fill the column, or leave those rows out",
+    )
 
 
 class Counter:

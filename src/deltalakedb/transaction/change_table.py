@@ -31,6 +31,7 @@ from deltalakedb.actions.schema import (
     StructType,
     assign_column_mapping,
     schema_to_json,
+    with_nulls,
 )
 from deltalakedb.errors import CommitRejectedError, ConfigurationError, TableExistsError
 from deltalakedb.storage import local_path
@@ -285,11 +286,10 @@ def replace_columns(
 ) -> tuple[Action, ...]:
     """The columns of a table replaced by others; whoever commits it replaces all files too.
 
-    Partition columns stay unless others are given: they have to be among the new columns. All
-    columns allow null, whatever the rows at hand have.
+    Partition columns stay unless others are given: they have to be among the new columns. Nulls are
+    allowed everywhere, whatever the rows at hand have.
     """
-    given = schema_from_any(columns)
-    schema = StructType(tuple(replace(field, nullable=True) for field in given.fields))
+    schema = with_nulls(schema_from_any(columns))
     kept = base.metadata.partition_columns
     partitions = kept if partition_by is None else _spelled(partition_by, schema)
     missing = [name for name in partitions if schema.get(name) is None]
