@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from deltalakedb.errors import (
     CommitOutcomeUnknownError,
-    ConfigurationError,
     DeltaLakeDbError,
     MirrorError,
     TableExportedError,
-    TableNotFoundError,
 )
 from deltalakedb.many_tables import Transaction
 from deltalakedb.mirror.service import Mirror
@@ -26,7 +24,8 @@ from deltalakedb.snapshot.page_builder import after_commit, during_import
 from deltalakedb.staging.sources import source_of
 from deltalakedb.storage import Storage, normalise_location, open_storage
 from deltalakedb.store import Store
-from deltalakedb.store.exports import exported_error, gone, newest_export
+from deltalakedb.store.exports import gone, newest_export
+from deltalakedb.store.finding import as_location, find_table
 from deltalakedb.store.mirror import backlog_size
 from deltalakedb.table import Table
 from deltalakedb.transaction import change_table
@@ -405,7 +404,7 @@ class Lake:
             try:
                 record = self._find(session, name)
             except TableExportedError:
-                done = newest_export(session, name, _as_location(name))
+                done = newest_export(session, name, as_location(name))
                 if done is None:
                     raise
                 return exported(done)
@@ -529,26 +528,7 @@ class Lake:
             return self._find(session, name)
 
     def _find(self, session: Session, name: object) -> TableRecord:
-        if not isinstance(name, str):
-            raise ConfigurationError(
-                f"{name!r} is no name of a table", fix="Pass its name or its location as text"
-            )
-        found = self.store.table_by_name(session, name)
-        location = None
-        if found is None:
-            location = _as_location(name)
-            if location is not None:
-                found = self.store.table_by_location(session, location)
-        if found is None:
-            left = newest_export(session, name, location)
-            if left is not None:
-                raise exported_error(left)
-            close = _closest(name, [record.name for record in self.store.tables(session)])
-            raise TableNotFoundError(
-                f"{self.store.dialect.url.display} has no table {name!r}",
-                fix=f"Did you mean {close!r}?" if close else "See lake.tables()",
-            )
-        return found
+        return find_table(self.store, session, name)
 
     # --- many tables ----------------------------------------------------------------------
 
@@ -597,20 +577,3 @@ def open_lakes() -> list[Lake]:
     """The lakes that this process has opened and not closed."""
     with _opening:
         return [lake for lake in _opened if not lake.closed]
-
-
-def _as_location(name: str) -> str | None:
-    """The location that a name may be, or None where no table can be."""
-    if "/" not in name and not name.startswith("file:"):
-        return None
-    try:
-        return normalise_location(name)
-    except ConfigurationError:
-        return None
-
-
-def _closest(name: str, known: Sequence[str]) -> str | None:
-    import difflib
-
-    found = difflib.get_close_matches(name, known, n=1)
-    return found[0] if found else None
