@@ -1,8 +1,9 @@
 """DELETE and UPDATE by the letter: one instant, values that fit, structs, names, conditions."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -125,23 +126,74 @@ def feed(spark: SparkSession, lake: Lake, table: Table) -> list[Row]:
     ).collect()
 
 
-def test_it_is_known_which_conditions_depend_on_more_than_the_row(spark: SparkSession) -> None:
-    frame = spark.sql("SELECT 1L AS id, timestamp'2026-11-01' AS at, date'2026-11-01' AS day")
-    spark.range(3).createOrReplaceTempView("some_ids")
-    for steady in ("id = 1", "id % 3 = 0 OR at > '2026-11-01'", F.col("day") == "2026-11-01"):
-        assert resolved(steady, frame).steady, steady
-    for unsteady in (
+def test_a_condition_that_asks_for_the_time_is_of_one_instant_from_then_on(
+    spark: SparkSession,
+) -> None:
+    frame = spark.sql("SELECT 1L AS id, timestamp'2026-11-01' AS at, date'2026-11-01' AS `my day`")
+    for steady in ("id = 1", "id % 3 = 0 OR at > '2026-11-01'", F.col("my day") == "2026-11-01"):
+        found = resolved(steady, frame)
+        assert (found.given is steady, found.steady) == (True, True), steady
+    for written in (
         "at < now()",
-        "day = current_date",
-        "at < localtimestamp()",
+        "`my day` = current_date",
+        "at < localtimestamp() AND id > 3",
         F.col("at") < F.current_timestamp(),
         "id < unix_timestamp()",
         "at < timestamp'now'",
-        "day < 'today'",
-        "id IN (SELECT id FROM some_ids)",
+        "`my day` < cast('today' AS date)",
+        "`my day` < date_sub(current_date(), 30) OR at > now() - INTERVAL 1 HOUR",
     ):
-        assert not resolved(unsteady, frame).steady, unsteady
-    spark.catalog.dropTempView("some_ids")
+        found = resolved(written, frame)
+        assert found.steady, written
+        assert found.given is not written, written
+        # Nothing of it is left to ask.
+        assert resolved(found.given, frame).given is found.given
+        assert found.shown == written or not isinstance(written, str)
+    past = resolved("`my day` < date_sub(current_date(), 30)", frame)
+    assert re.fullmatch(r"\(`my day` < DATE '\d{4}-\d\d-\d\d'\)", str(past.text))
+
+
+@pytest.mark.parametrize("properties", WAYS, ids=NAMES)
+def test_other_tables_are_asked_once(
+    spark: SparkSession, lake: Lake, tmp_path: Path, properties: dict[str, str]
+) -> None:
+    """What a subquery finds may change: its answers count, and not those of the next query."""
+    ids = tmp_path / "ids"
+    spark.range(4).coalesce(1).write.parquet(str(ids))
+    spark.read.parquet(str(ids)).createOrReplaceTempView("some_ids")
+    try:
+        name = f"subquery {' '.join(properties)}".strip()
+        table = tagged(spark, lake, tmp_path, name, **properties)
+        condition = "x IN (SELECT id FROM some_ids) AND x <> 2"
+        assert not resolved(condition, table.toDF()).steady
+        assert table.update(condition, {"x": "x + 100"}).collect()[0].num_affected_rows == 3
+        assert [row["x"] for row in rows(table)] == [100, 101, 2, 103, 4, 5]
+        deleted = table.delete("x > 2 AND x % 100 IN (SELECT id FROM some_ids WHERE id > 0)")
+        assert deleted.collect()[0].num_affected_rows == 2
+        assert [row["x"] for row in rows(table)] == [100, 2, 4, 5]
+    finally:
+        spark.catalog.dropTempView("some_ids")
+
+
+def test_a_partition_of_the_past_goes_without_being_read(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    day = pa.array([date(2020, 1, 1), date(9999, 1, 1)])
+    table = lake.create_table(
+        "days",
+        location=str(tmp_path / "t"),
+        schema=pa.schema([("id", pa.int64()), ("day", pa.date32())]),
+        partition_by=["day"],
+    )
+    table.append(pa.table({"id": [1, 2], "day": day}))
+    for path in tmp_path.rglob("*.parquet"):
+        path.write_bytes(b"nothing to read")
+    target = DeltaTable.forName(spark, "days", catalog=lake).alias("t")
+    (told,) = target.delete("t.day < date_sub(current_date(), 30)").collect()
+    assert told.num_affected_rows == 1
+    info = table.history(1)[0].commit_info
+    assert info is not None
+    assert "current_date()" in str(info.operation_parameters)
 
 
 # --- structs ------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def test_without_a_session_it_is_the_zone_of_the_machine(monkeypatch: pytest.Mon
     finally:
         monkeypatch.undo()
         time.tzset()
-    with pytest.raises(ConfigurationError, match="is no time"):
+    with pytest.raises(ConfigurationError, match="is not a time"):
         moment("yesterday", None)
 
 

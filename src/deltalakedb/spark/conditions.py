@@ -56,8 +56,11 @@ class Condition:
     """A condition on the rows of a table, which Spark has resolved."""
 
     given: Any
+    """As it was written; where it asks for the time, as SQL with the instant that was meant."""
     text: str | None
     """As SQL; None where Spark does not tell it."""
+    shown: str
+    """As it was written, for the history of the table."""
     steady: bool
     """Whether it is known to give the same answer for a row in one query and in the next one."""
 
@@ -65,11 +68,6 @@ class Condition:
     def column(self) -> Column:
         """As a Column."""
         return as_column(self.given)
-
-    @property
-    def shown(self) -> str:
-        """For the history of the table."""
-        return self.text or str(self.given)
 
     @property
     def asks_metadata(self) -> bool:
@@ -80,54 +78,68 @@ class Condition:
 def resolved(condition: Any, frame: DataFrame) -> Condition:
     """Let Spark resolve a condition with the columns of a frame.
 
-    What gives another answer for each row it is asked of is refused.
+    What gives another answer for each row it is asked of is refused. One that asks for the time is
+    of one instant from here on, however many queries there will be.
     """
     column = as_column(condition)
+    shown = condition if isinstance(condition, str) else None
     with refusing(condition):
         filtered = frame.where(column)
-        plan = getattr(filtered, "_jdf", None)
-        if plan is None:
+        if getattr(filtered, "_jdf", None) is None:
             # Spark Connect: the analysis is made elsewhere.
             _ = filtered.schema
-            return Condition(condition, condition if isinstance(condition, str) else None, False)  # noqa: FBT003
-        plan = _filter(plan.queryExecution().analyzed())
+            return Condition(condition, shown, shown or str(condition), steady=False)
+        plan = _filter(filtered)
     if not plan.deterministic():
         raise InvalidConditionError(
             f"The condition {condition!s} cannot be used",
             why="It may give another answer each time it is evaluated",
             fix="Compute such values before, and compare with them",
         )
-    text = condition if isinstance(condition, str) else str(plan.condition().sql())
-    return Condition(condition, text, _is_steady(frame, plan, condition))
+    text = shown or str(plan.condition().sql())
+    now, steady = _at_one_instant(frame, plan, str(condition))
+    if now is not None:
+        return Condition(now, now, text, steady=True)
+    return Condition(condition, text, text, steady)
 
 
-def _filter(plan: Any) -> Any:
+def _filter(filtered: DataFrame) -> Any:
     """The filter of an analysed plan: hidden columns that it names are dropped again above it."""
+    plan = filtered._jdf.queryExecution().analyzed()  # noqa: SLF001 - there is no other way to it
     while plan.getClass().getSimpleName() != "Filter":
         plan = plan.children().apply(0)
     return plan
 
 
-def _is_steady(frame: DataFrame, plan: Any, condition: Any) -> bool:
-    """Whether nothing of a condition depends on when its query runs: on the time, or other tables.
+def _at_one_instant(frame: DataFrame, plan: Any, written: str) -> tuple[str | None, bool]:
+    """A condition that depends on when its query runs, as one that does not; and if all is well.
 
-    Spark calls `now()` deterministic, since it is the same for all rows of a query.
+    Spark calls `now()` deterministic, since it is the same for all rows of a query. Its own rules
+    put the time in its place here. The text of what they make is taken only if Spark reads it as
+    the same again.
     """
     from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
 
-    if _SPECIAL.search(str(condition)):
-        # Times such as 'today' are taken when the text is read.
-        return False
-    java: Any = frame.sparkSession.sparkContext._jvm  # noqa: SLF001 - there is no other way to it
+    java: Any = frame.sparkSession.sparkContext._jvm  # noqa: SLF001
     catalyst = java.org.apache.spark.sql.catalyst
     try:
         if catalyst.expressions.SubqueryExpression.hasSubquery(plan.condition()):
-            return False
-        rules = (catalyst.optimizer.ComputeCurrentTime, catalyst.optimizer.SpecialDatetimeValues)
-        return all(rule.apply(plan).fastEquals(plan) for rule in rules)
-    except (Py4JError, TypeError):
-        # A Spark that has them elsewhere: what is not known is not relied on.
-        return False
+            # Other tables may change.
+            return None, False
+        rules = catalyst.optimizer
+        fixed = rules.SpecialDatetimeValues.apply(rules.ComputeCurrentTime.apply(plan))
+        # Times such as timestamp'now' are taken whenever the text is read.
+        if fixed.fastEquals(plan) and not _SPECIAL.search(written):
+            return None, True
+        wanted = rules.ConstantFolding.apply(fixed).condition()
+        text = str(wanted.sql())
+        if _filter(frame.where(text)).condition().semanticEquals(wanted):
+            return text, True
+    except (Py4JError, PySparkException, TypeError):
+        # Also where this Spark has its rules elsewhere.
+        return None, False
+    return None, False
 
 
 def plan_for(

@@ -138,15 +138,10 @@ def _projected(frame: DataFrame, layout: Layout) -> DataFrame | None:
         str(layout.schema.field(n).type) not in _PARTITION_TYPES for n in layout.partition_columns
     ):
         return None
-    required = layout.covered.required
-    if not all(_never_null(frame.schema, p) or _is_checked(p, layout) for p in required):
-        return None
     given = frame.schema.fields
     there = {field.name.lower(): field for field in given}
-    for promised in layout.covered.promised:
-        known = there.get(promised.name.lower())
-        if known is not None and not _keeps(known.dataType, promised.type):
-            return None
+    if layout.rows_are_new and not _nulls_are_known(frame.schema, there, layout):
+        return None
     types = spark_types(layout.schema)
     wanted_columns = [(name, kind.simpleString()) for name, kind in types.items()]
     same = [(field.name, field.dataType.simpleString()) for field in given] == wanted_columns
@@ -167,6 +162,17 @@ def _projected(frame: DataFrame, layout: Layout) -> DataFrame | None:
                 return None
         columns.append(column.alias(wanted.name, metadata={}))
     return frame.select(*columns)
+
+
+def _nulls_are_known(schema: Any, there: dict[str, Any], layout: Layout) -> bool:
+    """Whether there can be no null where the table allows none, or the footers will tell."""
+    covered = layout.covered
+    if not all(_never_null(schema, p) or _is_checked(p, layout) for p in covered.required):
+        return False
+    return all(
+        (known := there.get(field.name.lower())) is None or _keeps(known.dataType, field.type)
+        for field in covered.promised
+    )
 
 
 def _is_plain(kind: DataType) -> bool:
@@ -265,7 +271,8 @@ def _taken_over(
         footer = pq.read_metadata(path)
         if not footer.num_rows:
             return None
-        _check_required(path, footer, statistics, layout, table)
+        if layout.rows_are_new:
+            _check_required(path, footer, statistics, layout, table)
         values = _values(path.relative_to(staged).parts[:-1], layout)
         key = layout.new_key(values)
         target = folder / key

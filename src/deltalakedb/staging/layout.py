@@ -76,7 +76,8 @@ class Layout:
             properties.random_prefix_length if properties.randomize_file_prefixes else 0
         )
         self._folder = plan.folder
-        self._data_change = plan.data_change
+        self.rows_are_new = plan.data_change
+        """Whether rows are checked for nulls; those that only move to other files were before."""
         self._by_directory = properties.column_mapping_mode == "none" and not self._prefix_length
 
     def new_key(self, values: PartitionKey) -> str:
@@ -105,7 +106,7 @@ class Layout:
             partition_values=self.partition_values(values),
             size=size,
             modification_time=time.time_ns() // 1_000_000,
-            data_change=self._data_change,
+            data_change=self.rows_are_new,
             stats=stats,
         )
 

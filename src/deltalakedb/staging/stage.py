@@ -53,7 +53,8 @@ class Stager:
         if self._fit is None:
             self._fit = fit(batch.schema, self._layout.schema, table=self._plan.table)
         rows = self._fit.apply(batch)
-        check_required(rows, self._layout.covered, table=self._plan.table)
+        if self._layout.rows_are_new:
+            check_required(rows, self._layout.covered, table=self._plan.table)
         if self._layout.constraints is not None:
             self._layout.constraints.check(rows)
         for values, part in by_partition(rows, self._layout.partition_columns):
