@@ -150,6 +150,9 @@ def _on_child(number: int, frame: FrameType | None) -> None:
 def main() -> None:
     """Obey the lines of standard input until it ends."""
     jobs = importlib.import_module(sys.argv[1])  # once, for all children
+    # So does pyarrow import pandas with the first array it makes, which takes a second.
+    with suppress(ImportError):
+        importlib.import_module("pyarrow").array([1])
     woken, wake = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(wake, False)
