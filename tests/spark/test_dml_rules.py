@@ -148,7 +148,7 @@ def test_a_condition_that_asks_for_the_time_is_of_one_instant_from_then_on(
         assert found.given is not written, written
         # Nothing of it is left to ask.
         assert resolved(found.given, frame).given is found.given
-        assert found.shown == written or not isinstance(written, str)
+        assert not isinstance(written, str) or found.shown == written
     past = resolved("`my day` < date_sub(current_date(), 30)", frame)
     assert re.fullmatch(r"\(`my day` < DATE '\d{4}-\d\d-\d\d'\)", str(past.text))
 
