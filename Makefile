@@ -5,9 +5,9 @@ READY := .venv/.ready
 # What mypy looks at; benchmarks join as soon as they exist.
 SOURCES := src tests scripts $(wildcard benchmarks)
 ARGS ?=
-# How many processes the tests share; each has a Postgres and, where it needs one, a Spark of its own, 4 GB in all. Four
+# How many processes the tests share; each has a Postgres and, where it needs one, a Spark of its own, 5 GB in all. Three
 # also on two cores: tests that kill and wait leave half of the time unused.
-WORKERS ?= $(shell awk '/MemTotal/ {n = int($$2 / 4000000); print (n < 1) ? 1 : (n > 4) ? 4 : n}' /proc/meminfo 2>/dev/null || echo 2)
+WORKERS ?= $(shell awk '/MemTotal/ {n = int($$2 / 5000000); print (n < 1) ? 1 : (n > 3) ? 3 : n}' /proc/meminfo 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup peers demo test check format bench bench-quick soak docs dist pins clean
