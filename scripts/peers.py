@@ -3,7 +3,8 @@
 Each has a folder below build/peers: `sail` is an environment of its own, `delta-spark` holds the
 jars of Delta for Spark, `hadoop-aws` those of Hadoop for S3. What is there with the right pins is
 left alone. One that cannot be brought (no Maven, no network) is no failure: the reason is kept
-beside it, and tests skip with it. Chromium, for the tests of the operations page, is the system's:
+beside it, and tests skip with it. `spark-classes` is what Java keeps of Spark, to start it faster:
+nothing is skipped without. Chromium, for the tests of the operations page, is the system's:
 where it is missing apt brings it, for root on Debian and Ubuntu.
 """
 
@@ -13,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,10 +24,13 @@ from deltalakedb.spark.java import java_home
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
+from quick_java import QUICK_JAVA  # noqa: E402 - Java wants the same options again
+
 from chromium import MISSING, chromium  # noqa: E402 - tests look for it in the same way
 
 PINS = ROOT / "scripts" / "peers"
 PEERS = ROOT / "build" / "peers"
+CLASSES = ROOT / "scripts" / "spark_classes.py"
 
 MAVEN_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 # Spark ships the rest itself, mostly in newer versions.
@@ -50,6 +55,7 @@ def main() -> None:
         bring("sail", (PINS / "sail.txt", ROOT / "constraints.txt"), sail)
         for name in JARS_OF:
             bring(name, (PINS / f"{name}.xml",), partial(jars, name))
+        bring("spark-classes", (ROOT / "constraints.txt", CLASSES), spark_classes)
         bring_chromium()
 
 
@@ -67,7 +73,7 @@ def bring(name: str, pins: tuple[Path, ...], make: Callable[[Path], None]) -> No
     except CannotBringError as error:
         shutil.rmtree(folder, ignore_errors=True)
         reason.write_text(str(error))
-        print(f"peers: no {name}, its tests will be skipped: {error}", file=sys.stderr)
+        print(f"peers: no {name}, tests go on without: {error}", file=sys.stderr)
         return
     ready.write_text(digest)
     reason.unlink(missing_ok=True)
@@ -117,6 +123,17 @@ def jars(name: str, folder: Path) -> None:
         raise CannotBringError(f"Maven ended well, but brought no jar of {name}")
 
 
+def spark_classes(folder: Path) -> None:
+    """What Java remembers of the classes that Spark loads; only Java knows what is in it."""
+    folder.mkdir()
+    archive = folder / "classes.jsa"
+    options = f"{QUICK_JAVA} -XX:ArchiveClassesAtExit={archive} -Xlog:disable"
+    with tempfile.TemporaryDirectory(prefix="deltalakedb-classes-") as scratch:
+        run(sys.executable, str(CLASSES), scratch, SPARK_SUBMIT_OPTS=options)
+    if not archive.is_file():
+        raise CannotBringError("this Java keeps no classes (-XX:ArchiveClassesAtExit)")
+
+
 def bring_chromium() -> None:
     """Install Chromium where we may and where it is missing; else say what to do."""
     if chromium() is not None:
@@ -150,7 +167,7 @@ def run(*command: str, **variables: str) -> None:
         raise CannotBringError(f"{Path(command[0]).name} failed: {error}") from error
     if answer.returncode:
         lines = [line.strip() for line in answer.stdout.splitlines() if "ERROR" in line]
-        said = (lines or answer.stdout.strip().splitlines() or ["nothing said"])[0]
+        said = (lines or answer.stdout.strip().splitlines() or ["nothing said"])[0][:300]
         raise CannotBringError(f"{Path(command[0]).name} ended with {answer.returncode}: {said}")
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from quick_java import use_quick_java
+
 pytest_plugins = [
     "fix_postgres",
     "fix_store",
@@ -18,6 +20,8 @@ pytest_plugins = [
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SOAK = os.environ.get("DELTALAKEDB_SOAK") == "1"
+
+use_quick_java()
 
 # A deadline would measure the machine, not the code.
 settings.register_profile("dev", deadline=None)

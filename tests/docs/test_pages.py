@@ -266,10 +266,17 @@ def test_a_page_works_in_an_empty_folder(page: str, read: Callable[..., Reader])
 
 
 @pytest.mark.spark
+def test_the_page_about_spark_works_in_an_empty_folder(
+    spark: SparkSession, read: Callable[..., Reader]
+) -> None:
+    read(SPARK)
+
+
+@pytest.mark.soak
+@pytest.mark.spark
 def test_all_pages_work_one_after_another_in_one_folder(
     spark: SparkSession, read: Callable[..., Reader]
 ) -> None:
-    # Spark's page comes first, so it also had an empty folder.
     for page in [SPARK, *(page for page in PAGES if page != SPARK)]:
         try:
             _skip_what_is_missing(page)

@@ -36,8 +36,6 @@ PEERS = REPOSITORY / "build" / "peers"
 _WORKER = Path(__file__).with_name("spark_worker.py")
 _SPARK = {
     "spark.driver.memory": "2g",
-    # Thousands of small queries: the time goes to the optimising compiler otherwise.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "1",

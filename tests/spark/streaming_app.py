@@ -21,9 +21,7 @@ def main() -> None:
     # Whatever dies takes the processes of this session along, and nobody else's.
     assert os.getsid(0) == os.getpid()
     os.environ["JAVA_HOME"] = str(java_home())
-    # It does not live long enough for the optimising compiler.
-    java = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-    spark = new_session(Path(given["scratch"]), **java)
+    spark = new_session(Path(given["scratch"]))
     spark.dataSource.register(DyingSource)
     files = spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1)
     table = spark.readStream.format("deltalakedb").option("catalog", given["url"])
