@@ -6,7 +6,9 @@ Predicates and assignments come in pairs, as SQL and as Python, with SQL's idea 
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -16,18 +18,34 @@ from deltalakedb.lake import Lake
 from deltalakedb.maintenance import vacuum
 from deltalakedb.spark import DeltaTable
 from deltalakedb.table import Table
-from spark.delta_oracle import DeltaOracle, literal
+from spark.delta_oracle import DeltaOracle, counted, literal, quoted
 
 Row = tuple[Any, ...]
-BASE = ("id", "part", "v", "word")
 SCHEMA = pa.schema(
-    [("id", pa.int64()), ("part", pa.string()), ("v", pa.int64()), ("word", pa.string())]
+    [
+        *(("id", pa.int64()), ("part", pa.string()), ("v", pa.int64()), ("word", pa.string())),
+        ("at", pa.timestamp("us", "UTC")),
+        ("odd.n", pa.string()),
+        ("box", pa.struct([("n", pa.int64()), ("tags", pa.list_(pa.string()))])),
+    ]
 )
+BASE = tuple(SCHEMA.names)
+TYPES = {
+    "id": "bigint",
+    "part": "string",
+    "v": "bigint",
+    "word": "string",
+    "at": "timestamp",
+    "odd.n": "string",
+    "box": "struct<n: bigint, tags: array<string>>",
+}
 PARTS = ["a", "b/c", "ü %", None]
 WORDS = ["x", "it's", "", None, "long" * 10]
 VECTORS = "delta.enableDeletionVectors"
 FEED = "delta.enableChangeDataFeed"
-_TYPES = {"id": "bigint", "part": "string", "v": "bigint", "word": "string"}
+ZONES = ["UTC", "America/New_York", "Asia/Kathmandu"]
+# Around the hour that New York leaves out.
+BEGIN = datetime(2026, 3, 7, tzinfo=UTC)
 
 
 class Condition(NamedTuple):
@@ -41,11 +59,12 @@ def _compare(i: int, test: Callable[[Any], bool]) -> Callable[[Row], bool | None
     return lambda row: None if row[i] is None else test(row[i])
 
 
-def condition(rng: random.Random) -> Condition:
+def condition(rng: random.Random, zone: ZoneInfo) -> Condition:
     n = rng.randrange(60)
     part = rng.choice(PARTS[:3])
     word = rng.choice(["x", "it's"])
-    quoted = word.replace("'", "\\'")
+    escaped = word.replace("'", "\\'")
+    day = rng.randrange(6, 11)
     return rng.choice(
         [
             Condition(f"id = {n}", _compare(0, lambda x: x == n)),
@@ -53,13 +72,41 @@ def condition(rng: random.Random) -> Condition:
             Condition(f"id % 7 = {n % 7}", _compare(0, lambda x: x % 7 == n % 7)),
             Condition(f"part = '{part}'", _compare(1, lambda x: x == part)),
             Condition("part IS NULL", lambda row: row[1] is None),
-            Condition(f"v < {n} AND word = '{quoted}'", _both(n, word)),
+            Condition(f"v < {n} AND word = '{escaped}'", _both(n, word)),
             Condition("word IS NOT NULL", lambda row: row[3] is not None),
             Condition(
                 f"id IN ({n}, {n + 1}, {n + 2})", _compare(0, lambda x: x in (n, n + 1, n + 2))
             ),
+            since(day, zone),
+            Condition(
+                f"date(at) = DATE '2026-03-{day:02}'",
+                _compare(4, lambda x: x.astimezone(zone).date() == date(2026, 3, day)),
+            ),
+            Condition("`odd.n` <> 'x'", _compare(5, lambda x: x != "x")),
+            Condition("box IS NULL", lambda row: row[6] is None),
+            Condition(
+                f"box.n >= {n}", lambda row: None if row[6] is None else _at_least(row[6][0], n)
+            ),
+            Condition("array_contains(box.tags, 'x')", _tagged),
         ]
     )
+
+
+def since(day: int, zone: ZoneInfo) -> Condition:
+    """From an hour of a day on; which instant that is, the zone of the session says."""
+    begin = datetime(2026, 3, day, 9, tzinfo=zone)
+    return Condition(f"at >= '2026-03-{day:02} 09:00:00'", _compare(4, lambda x: x >= begin))
+
+
+def _at_least(value: int | None, n: int) -> bool | None:
+    return None if value is None else value >= n
+
+
+def _tagged(row: Row) -> bool | None:
+    tags = None if row[6] is None else row[6][1]
+    if tags is None:
+        return None
+    return True if "x" in tags else None if None in tags else False
 
 
 def _both(n: int, word: str) -> Callable[[Row], bool | None]:
@@ -80,9 +127,26 @@ def new_rows(rng: random.Random, count: int) -> list[Row]:
             rng.choice(PARTS),
             rng.choice([None, rng.randrange(100)]),
             rng.choice(WORDS),
+            *rest(rng),
         )
         for _ in range(count)
     ]
+
+
+def rest(rng: random.Random) -> Row:
+    """An instant, a word, and a struct with a list: any of them may be missing."""
+    at = BEGIN + timedelta(hours=rng.randrange(80), microseconds=rng.choice([0, 1, 999_999]))
+    tags = rng.choice([None, (), ("x",), (None, "x"), ("it's", None)])
+    box = (rng.choice([None, rng.randrange(60)]), tags)
+    return rng.choice([None, at, at]), rng.choice([None, "x", "y"]), rng.choice([None, box, box])
+
+
+def thawed(row: Row) -> dict[str, Any]:
+    """A row as pyarrow wants it."""
+    found = dict(zip(BASE, row, strict=True))
+    box = found["box"]
+    found["box"] = box and {"n": box[0], "tags": None if box[1] is None else list(box[1])}
+    return found
 
 
 class Story:
@@ -116,6 +180,9 @@ class Story:
         self.refused: Counter[str] = Counter()
         self.feeds = 0
         self.partitioned = bool(table.snapshot().partition_columns)
+        self.zone = ZoneInfo(rng.choice(ZONES))
+        spark.conf.set("spark.sql.session.timeZone", self.zone.key)
+        self.ask(f"SET TIME ZONE '{self.zone.key}'")
 
     @property
     def target(self) -> DeltaTable:
@@ -126,11 +193,11 @@ class Story:
         return self.table.snapshot().properties.get(FEED) == "true"
 
     def frame(self, rows: Sequence[Row], columns: Sequence[str] = BASE) -> DataFrame:
-        schema = ", ".join(f"{name} {_TYPES.get(name, 'string')}" for name in columns)
+        schema = ", ".join(f"{quoted(name)} {TYPES.get(name, 'string')}" for name in columns)
         return self.spark.createDataFrame([*rows], schema)
 
     def wide(self, rows: Sequence[Row]) -> list[Row]:
-        """Rows of the first four columns, with nothing in those that came later."""
+        """Rows of the first columns, with nothing in those that came later."""
         return [(*row, *([None] * (len(self.columns) - len(row)))) for row in rows]
 
     def ask(self, statement: str) -> None:
@@ -152,9 +219,7 @@ class Story:
     def append_plain(self) -> None:
         """Without Spark."""
         rows = new_rows(self.rng, 5)
-        self.table.append(
-            pa.Table.from_pylist([dict(zip(BASE, r, strict=True)) for r in rows], SCHEMA)
-        )
+        self.table.append(pa.Table.from_pylist([*map(thawed, rows)], SCHEMA))
         self.insert("INSERT INTO {t}", self.wide(rows))
         self.rows = self.rows + self.wide(rows)
 
@@ -187,9 +252,10 @@ class Story:
             kept = [row for row in self.rows if row[1] != part]
         else:
             n = self.rng.randrange(40)
-            where = f"id > {n}"
-            rows = [row for row in new_rows(self.rng, 10) if row[0] is not None and row[0] > n]
-            kept = [r for r in self.rows if not (r[0] is not None and r[0] > n)]
+            by_id = Condition(f"id > {n}", _compare(0, lambda x: x > n))
+            where, holds = self.rng.choice([by_id, since(7 + n % 3, self.zone)])
+            rows = [row for row in new_rows(self.rng, 10) if holds(row)]
+            kept = [row for row in self.rows if not holds(row)]
         try:
             self.table.overwrite(self.frame(rows), where=where)
         except UnsupportedFeatureError:
@@ -202,18 +268,33 @@ class Story:
     # --- changing rows ----------------------------------------------------------------------
 
     def delete(self) -> None:
-        where = condition(self.rng)
+        where = condition(self.rng, self.zone)
         self.target.delete(where.sql)
         self.ask(f"DELETE FROM {{t}} WHERE {where.sql}")
         self.rows = [row for row in self.rows if where.holds(row) is not True]
 
     def update(self) -> None:
-        where = condition(self.rng)
+        where = condition(self.rng, self.zone)
         word = self.rng.choice(["new", "x"])
-        self.target.update(where.sql, {"v": "v + 1", "word": f"'{word}'", "part": "word"})
-        self.ask(f"UPDATE {{t}} SET v = v + 1, word = '{word}', part = word WHERE {where.sql}")
+        changed = {
+            "v": "v + 1",
+            "word": f"'{word}'",
+            "part": "word",
+            "at": "at + INTERVAL 90 MINUTES",
+            "`odd.n`": "concat(`odd.n`, '~')",
+            "box.n": "coalesce(box.n, 0) + 1",
+        }
+        self.target.update(where.sql, changed)
+        shown = ", ".join(f"{name} = {value}" for name, value in changed.items())
+        self.ask(f"UPDATE {{t}} SET {shown} WHERE {where.sql}")
         self.rows = [
-            (row[0], row[3], None if row[2] is None else row[2] + 1, word, *row[4:])
+            (
+                *(row[0], row[3], None if row[2] is None else row[2] + 1, word),
+                row[4] and row[4] + timedelta(minutes=90),
+                None if row[5] is None else f"{row[5]}~",
+                (((row[6] and row[6][0]) or 0) + 1, row[6] and row[6][1]),
+                *row[7:],
+            )
             if where.holds(row) is True
             else row
             for row in self.rows
@@ -226,10 +307,11 @@ class Story:
             self.target.alias("t")
             .merge(self.frame(source).alias("s"), "t.id = s.id")
             .whenMatchedDelete("s.v % 5 = 0")
-            .whenMatchedUpdate("t.part IS NOT NULL", {"v": "s.v", "word": "concat(t.word, '!')"})
-            .whenNotMatchedInsert(
-                "s.v > 10", {"id": "s.id", "part": "s.part", "v": "s.v", "word": "s.word"}
+            .whenMatchedUpdate(
+                "t.part IS NOT NULL",
+                {"v": "s.v", "word": "concat(t.word, '!')", "at": "s.at", "box": "s.box"},
             )
+            .whenNotMatchedInsert("s.v > 10", _FROM_SOURCE)
             .whenNotMatchedBySourceUpdate("t.v = 4", {"word": "'four'"})
             .whenNotMatchedBySourceDelete("t.v = 3")
             .execute()
@@ -238,9 +320,8 @@ class Story:
             source,
             "WHEN MATCHED AND s.v % 5 = 0 THEN DELETE "
             "WHEN MATCHED AND t.part IS NOT NULL "
-            "THEN UPDATE SET v = s.v, word = concat(t.word, '!') "
-            "WHEN NOT MATCHED AND s.v > 10 THEN INSERT (id, part, v, word) "
-            "VALUES (s.id, s.part, s.v, s.word) "
+            "THEN UPDATE SET v = s.v, word = concat(t.word, '!'), at = s.at, box = s.box "
+            f"WHEN NOT MATCHED AND s.v > 10 THEN {_INSERT} "
             "WHEN NOT MATCHED BY SOURCE AND t.v = 4 THEN UPDATE SET word = 'four' "
             "WHEN NOT MATCHED BY SOURCE AND t.v = 3 THEN DELETE",
         )
@@ -256,7 +337,7 @@ class Story:
                 continue
             elif row[1] is not None:
                 word = None if row[3] is None else row[3] + "!"
-                after.append((*row[:2], other[2], word, *row[4:]))
+                after.append((*row[:2], other[2], word, other[4], row[5], other[6], *row[7:]))
             else:
                 after.append(row)
         known = {row[0] for row in self.rows}
@@ -270,34 +351,36 @@ class Story:
         (
             self.target.alias("t")
             .merge(self.frame(source).alias("s"), "t.id = s.id AND t.part = s.part")
-            .whenMatchedUpdate(set={"v": "s.v", "word": "s.word"})
-            .whenNotMatchedInsert(
-                values={"id": "s.id", "part": "s.part", "v": "s.v", "word": "s.word"}
-            )
+            .whenMatchedUpdate(set={"v": "s.v", "word": "s.word", "box.n": "s.v"})
+            .whenNotMatchedInsert(values=_FROM_SOURCE)
             .execute()
         )
         self._ask_merge(
             source,
-            "WHEN MATCHED THEN UPDATE SET v = s.v, word = s.word "
-            "WHEN NOT MATCHED THEN INSERT (id, part, v, word) "
-            "VALUES (s.id, s.part, s.v, s.word)",
+            "WHEN MATCHED THEN UPDATE SET v = s.v, word = s.word, box.n = s.v "
+            f"WHEN NOT MATCHED THEN {_INSERT}",
             on="t.id = s.id AND t.part = s.part",
         )
         known = {(row[0], row[1]) for row in self.rows if row[1] is not None}
         after = []
         for row in self.rows:
             other = by_key.get((row[0], row[1])) if row[1] is not None else None
-            after.append(row if other is None else (*row[:2], *other[2:], *row[4:]))
+            if other is not None:
+                box = (other[2], row[6] and row[6][1])
+                row = (*row[:2], *other[2:4], *row[4:6], box, *row[7:])  # noqa: PLW2901
+            after.append(row)
         after += self.wide([row for row in source if (row[0], row[1]) not in known])
         self.rows = after
 
     def _source(self) -> list[Row]:
         ids = self.rng.sample(range(70), 12)
-        return [(i, self.rng.choice(PARTS), i, self.rng.choice(WORDS)) for i in ids]
+        parts, words = self.rng.choices(PARTS, k=12), self.rng.choices(WORDS, k=12)
+        found = zip(ids, parts, words, strict=True)
+        return [(i, part, i, word, *rest(self.rng)) for i, part, word in found]
 
     def _ask_merge(self, source: list[Row], clauses: str, *, on: str = "t.id = s.id") -> None:
         values = ", ".join(f"({', '.join(map(literal, row))})" for row in source)
-        using = f"(SELECT * FROM VALUES {values} AS x(id, part, v, word)) s"
+        using = f"(SELECT * FROM VALUES {values} AS x({', '.join(map(quoted, BASE))})) s"
         self.ask(f"MERGE INTO {{t}} t USING {using} ON {on} {clauses}")
 
     # --- the table --------------------------------------------------------------------------
@@ -307,8 +390,8 @@ class Story:
             self.target.optimize().executeCompaction()
             self.ask("OPTIMIZE {t}")
         else:
-            self.target.optimize().executeZOrderBy("id", "word")
-            self.ask("OPTIMIZE {t} ZORDER BY (id, word)")
+            self.target.optimize().executeZOrderBy("id", "at")
+            self.ask("OPTIMIZE {t} ZORDER BY (id, at)")
 
     def restore(self) -> None:
         version = self.rng.choice(list(self.past))
@@ -336,7 +419,7 @@ class Story:
         before = len(self.columns)
         self.columns = [*self.columns, name]
         filler = [None] * (before - len(BASE))
-        added = [(*row[:4], *filler, "more") for row in rows]
+        added = [(*row[: len(BASE)], *filler, "more") for row in rows]
         self.ask(f"ALTER TABLE {{t}} ADD COLUMNS ({name} STRING)")
         self.insert("INSERT INTO {t}", added)
         self.rows = self.wide(self.rows) + added
@@ -396,10 +479,10 @@ class Story:
             .options(catalog=self.url, readChangeFeed="true")
             .options(startingVersion=version, endingVersion=version)
             .load(self.table.name)
-            .select("_change_type", *self.columns)
-            .collect()
+            .select("_change_type", *map(quoted, self.columns))
+            .toArrow()
         )
-        told = Counter(tuple(row) for row in found)
+        told = counted(found)
         assert all(row[0] in _SIGNS for row in told), told
         net: Counter[Row] = Counter()
         for row, count in told.items():
@@ -413,8 +496,7 @@ class Story:
 
     def now(self, version: int) -> Counter[Row]:
         snapshot = self.table.snapshot(version)
-        found = snapshot.to_arrow().select(list(snapshot.schema.names)).to_pylist()
-        return Counter(tuple(row.values()) for row in found)
+        return counted(snapshot.to_arrow().select(list(snapshot.schema.names)))
 
     def check_past(self) -> None:
         """Every version as it was; by Spark, and by Delta, some of them."""
@@ -423,13 +505,15 @@ class Story:
         some = self.rng.sample(sorted(self.past), min(5, len(self.past)))
         for version in {*some, max(self.past)}:
             columns, rows = self.past[version]
-            scanned = self.target.toDF(version=version).select(*columns).collect()
-            assert Counter(tuple(row) for row in scanned) == Counter(rows), f"version {version}"
+            scanned = self.target.toDF(version=version).select(*map(quoted, columns)).toArrow()
+            assert counted(scanned) == Counter(rows), f"version {version}"
             if self.oracle is not None:
                 theirs = self.oracle.rows(columns, self.theirs[version])
                 assert theirs == Counter(rows), f"Delta's version {self.theirs[version]}"
 
 
+_FROM_SOURCE = {quoted(name): f"s.{quoted(name)}" for name in BASE}
+_INSERT = f"INSERT ({', '.join(_FROM_SOURCE)}) VALUES ({', '.join(_FROM_SOURCE.values())})"
 _REPLACED = (VECTORS, FEED, "delta.columnMapping.mode")
 _DML = ("delete", "update", "merge", "upsert")
 _SIGNS = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}

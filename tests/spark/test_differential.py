@@ -19,7 +19,7 @@ from deltalakedb.lake import Lake
 from interop.limits import Case, judge, judge_all
 from interop.readers import DeltaRs, DeltaSpark, DuckDb, Polars, Reader, Unavailable
 from spark.delta_oracle import DeltaOracle
-from spark.story import FEED, SCHEMA, VECTORS, Story
+from spark.story import FEED, SCHEMA, TYPES, VECTORS, Story
 
 from fix_store import Catalogs
 
@@ -40,6 +40,7 @@ INTERPRETED = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
+ZONE = "spark.sql.session.timeZone"
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,13 @@ def url(catalogs: Catalogs) -> Iterator[str]:
 def lake(url: str) -> Iterator[Lake]:
     with deltalakedb.connect(url) as lake:
         yield lake
+
+
+@pytest.fixture(autouse=True)
+def zone(spark: SparkSession) -> Iterator[None]:
+    """Stories have zones of their own."""
+    yield
+    spark.conf.set(ZONE, "UTC")
 
 
 @pytest.fixture
@@ -100,6 +108,7 @@ def test_thousands_of_operations(
                     engine,
                     readers[1],
                     tmp_path / f"theirs{seed}",
+                    types=TYPES,
                     partition_by=partition_by,
                     properties=properties,
                 )
