@@ -564,7 +564,7 @@ class Lake:
         wanted = [names] if isinstance(names, str) else list(names)
         with self.store.read() as session:
             records = {name: self._find(session, name) for name in wanted}
-            heads = self.store.heads(session)
+            heads = self.store.heads(session, {one.table_id for one in records.values()})
             at: dict[str, Snapshot] = {}
             for name, record in records.items():
                 if record.table_id not in heads:

@@ -64,8 +64,8 @@ def is_hidden(lake: Lake, log: Path) -> bool:
     with pytest.raises(TableNotFoundError):
         lake.table(str(log))
     with lake.store.read() as session:
-        heads = lake.store.heads(session)
-    return lake.tables() == [] and heads == {} and lake.mirror.status() == []
+        heads = session.execute(lake.store.dialect.sql("SELECT * FROM dl_table_heads"), {})
+    return lake.tables() == [] and list(heads) == [] and lake.mirror.status() == []
 
 
 @pytest.mark.timeout(1800)

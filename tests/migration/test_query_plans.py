@@ -85,6 +85,7 @@ NAMED = {
     "table_by_location": {"dl_tables_location_key"},
     "table_by_id": {"dl_tables_pkey"},
     "head": {"dl_table_heads_pkey"},
+    "heads": {"dl_table_heads_pkey"},
     "advance_head": {"dl_table_heads_pkey"},
     "read_version": {"dl_table_versions_pkey"},
     "version_at_timestamp": {"dl_table_versions_committed_at"},
@@ -288,7 +289,7 @@ def used(
     params |= more or {}
     with dialect.write() as session:
         paths = [f"part-{n:08d}" for n in range(5)]
-        params["paths"] = session.array(paths)
+        params["paths"], params["table_ids"] = session.array(paths), session.array([TABLE_ID])
         params["keys"] = json.dumps([(path, "") for path in paths])
         params["dv_ids"] = session.array([""] * len(paths))
         if dialect.engine == "postgres":

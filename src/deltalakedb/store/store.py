@@ -152,9 +152,10 @@ class Store:
         for relation in RELATIONS:
             session.execute_count(_forget_query(session.engine, relation), {"table_id": table_id})
 
-    def heads(self, session: Session) -> dict[str, int]:
-        """The newest version of every table, by table id, at one instant."""
-        return {row[0]: int(row[1]) for row in session.run("all_heads")}
+    def heads(self, session: Session, table_ids: Iterable[str]) -> dict[str, int]:
+        """The newest versions of tables, by table id, at one instant."""
+        wanted = session.array(list(table_ids))
+        return {row[0]: int(row[1]) for row in session.run("heads", table_ids=wanted)}
 
     # --- versions -------------------------------------------------------------------------
 

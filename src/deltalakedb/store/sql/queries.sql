@@ -156,10 +156,6 @@ SELECT table_id, version, domain, configuration, removed, extra FROM dl_domain_m
 WHERE table_id = :table_id AND domain = :domain AND version <= :version
 ORDER BY version DESC LIMIT 1;
 
--- name: all_heads
--- The head of every table, in one statement and so at one instant.
-SELECT table_id, current_version FROM dl_table_heads;
-
 -- name: history
 -- The newest commits first.
 SELECT table_id, version, committed_at, committer, operation, operation_params,

@@ -4,6 +4,11 @@
 SELECT 1 FROM duckdb_tables()
 WHERE database_name = current_database() AND table_name = 'dl_schema_migrations';
 
+-- name: heads
+-- The heads of the given tables, in one statement and so at one instant.
+SELECT h.table_id, h.current_version FROM (SELECT unnest(from_json(:table_ids, '["UUID"]')) AS table_id) AS wanted
+JOIN dl_table_heads AS h ON h.table_id = wanted.table_id;
+
 -- name: live_among
 -- Which of the given paths have a live file, with what the commit needs to account for them.
 SELECT f.path, f.dv_id, f.size_bytes

@@ -4,6 +4,11 @@
 -- to_regclass looks along the search path, where a custom schema is.
 SELECT 1 WHERE to_regclass('dl_schema_migrations') IS NOT NULL;
 
+-- name: heads
+-- The heads of the given tables, in one statement and so at one instant.
+SELECT h.table_id, h.current_version FROM unnest(:table_ids::text[]::uuid[]) AS wanted(table_id)
+JOIN dl_table_heads AS h ON h.table_id = wanted.table_id;
+
 -- name: live_among
 -- Which of the given paths have a live file, with what the commit needs to account for them. The
 -- lateral subquery is an order: look each path up, instead of looking through the paths for each

@@ -3,6 +3,11 @@
 -- name: has_schema_migrations
 SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'dl_schema_migrations';
 
+-- name: heads
+-- The heads of the given tables, in one statement and so at one instant.
+SELECT h.table_id, h.current_version FROM json_each(:table_ids) AS wanted
+CROSS JOIN dl_table_heads AS h ON h.table_id = wanted.value;
+
 -- name: live_among
 -- Which of the given paths have a live file, with what the commit needs to account for them.
 -- The expression around removed_version keeps the planner from reading all live files for each
