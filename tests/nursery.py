@@ -153,6 +153,7 @@ def main() -> None:
     # So does pyarrow import pandas with the first array it makes, which takes a second.
     with suppress(ImportError):
         importlib.import_module("pyarrow").array([1])
+        importlib.import_module("adbc_driver_postgresql.dbapi")
     woken, wake = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(wake, False)

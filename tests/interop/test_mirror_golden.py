@@ -150,10 +150,10 @@ class Gallery:
 
 
 def chosen(versions: list[int], *, few: bool) -> list[int]:
-    """All of them; of many for a slow reader the first, the one in the middle and the last two."""
-    if not few or len(versions) <= 4:
+    """All of them; of many for a slow reader the one in the middle and the last two."""
+    if not few or len(versions) <= 3:
         return versions
-    return [versions[0], versions[len(versions) // 2], *versions[-2:]]
+    return [versions[len(versions) // 2], *versions[-2:]]
 
 
 def one_more_commit(table: Table, golden: GoldenTable) -> Added:

@@ -32,7 +32,7 @@ from fix_golden import GoldenTable
 from fix_published import folder_of
 from fix_store import Catalogs
 
-COMMITS = 80
+COMMITS = 60
 COLUMNS = [
     Column("id", "id", pa.int64()),
     Column("region", "region", pa.string()),

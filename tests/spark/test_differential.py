@@ -23,7 +23,7 @@ from spark.story import FEED, SCHEMA, TYPES, VECTORS, Story
 
 from fix_store import Catalogs
 
-STEPS = 14
+STEPS = 10
 STORIES = int(os.environ.get("DELTALAKEDB_STORIES", "36"))
 """Of the long form, with STEPS_OF_EACH operations each."""
 FIRST = int(os.environ.get("DELTALAKEDB_FIRST_STORY", "100"))

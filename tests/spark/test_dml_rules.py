@@ -14,6 +14,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 import deltalakedb
+from conftest import SOAK
 from deltalakedb.errors import (
     ConstraintViolatedError,
     InvalidConditionError,
@@ -31,8 +32,12 @@ from fix_store import Catalogs
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
 FEED = {"delta.enableChangeDataFeed": "true"}
-WAYS = [{}, VECTORS, FEED, {**VECTORS, **FEED}]
-NAMES = ["copy", "vectors", "feed", "vectors-feed"]
+WAYS = [
+    pytest.param({}, id="copy"),
+    pytest.param(VECTORS, id="vectors", marks=pytest.mark.soak),
+    pytest.param(FEED, id="feed", marks=pytest.mark.soak),
+    pytest.param({**VECTORS, **FEED}, id="vectors-feed"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +95,7 @@ def append(table: Table, ids: range, now: datetime) -> None:
     table.append(pa.table({"id": list(ids), "at": at, "seen": [False] * len(at)}))
 
 
-@pytest.mark.parametrize("properties", WAYS, ids=NAMES)
+@pytest.mark.parametrize("properties", WAYS)
 def test_a_condition_on_the_time_is_of_one_instant(
     spark: SparkSession, lake: Lake, tmp_path: Path, properties: dict[str, str]
 ) -> None:
@@ -152,7 +157,7 @@ def test_a_condition_that_asks_for_the_time_is_of_one_instant_from_then_on(
     assert re.fullmatch(r"\(`my day` < DATE '\d{4}-\d\d-\d\d'\)", str(past.text))
 
 
-@pytest.mark.parametrize("properties", WAYS, ids=NAMES)
+@pytest.mark.parametrize("properties", WAYS)
 def test_other_tables_are_asked_once(
     spark: SparkSession, lake: Lake, tmp_path: Path, properties: dict[str, str]
 ) -> None:
@@ -272,6 +277,8 @@ def test_a_value_that_does_not_fit_is_refused(
         for column, value in WRONG.items():
             with pytest.raises(SchemaMismatchError, match=f"does not fit column '{column}"):
                 table.update("id = 1", {column: value})
+            if not SOAK and column not in ("day", "s.x"):
+                continue
             merge = table.alias("t").merge(source, "t.id = s.id")
             with pytest.raises(SchemaMismatchError, match="does not fit"):
                 merge.whenMatchedUpdate(set={f"t.{column}": value}).execute()
@@ -348,12 +355,13 @@ def test_whatever_spark_understands_is_a_condition(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     table = tagged(spark, lake, tmp_path, "conditions").alias("t")
+    expected = {i: i for i in range(6)}
     for condition, ids in CONDITIONS.items():
         assert sorted(row.id for row in table.toDF(where=condition).collect()) == ids, condition
         (told,) = table.update(condition, {"t.x": "t.x + 100"}).collect()
         assert told.num_affected_rows == len(ids), condition
-        assert [row["id"] for row in rows(table) if row["x"] >= 100] == ids, condition
-        table.update("x >= 100", {"x": "id"})
+        expected |= {i: expected[i] + 100 for i in ids}
+        assert {row["id"]: row["x"] for row in rows(table)} == expected, condition
     with setting(spark, ansi_enabled="false"):
         assert sorted(row.id for row in table.toDF(where="flag = 1").collect()) == [0, 2, 4]
         assert table.delete("t.flag = 1 AND t.id = 2").collect()[0].num_affected_rows == 1

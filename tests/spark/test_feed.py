@@ -73,7 +73,7 @@ def test_changes_have_the_columns_of_their_last_version(
     )
 
 
-@pytest.mark.parametrize("mode", ["name", "id"])
+@pytest.mark.parametrize("mode", ["name", pytest.param("id", marks=pytest.mark.soak)])
 def test_changes_of_tables_with_mapped_columns(  # noqa: PLR0917 - fixtures
     spark: SparkSession, lake: Lake, url: str, feed: Any, tmp_path: Path, mode: str
 ) -> None:

@@ -89,8 +89,12 @@ class Odd:
 
 @pytest.mark.parametrize(
     ("names", "properties"),
-    [(PLAIN, {}), ([*PLAIN[:3], *SPACED], MAPPED), (PLAIN[:3], VECTORS)],
-    ids=["plain", "mapped", "vectors"],
+    [
+        pytest.param(PLAIN, {}, id="plain"),
+        pytest.param([*PLAIN[:3], *SPACED], {**MAPPED, **VECTORS}, id="mapped-vectors"),
+        pytest.param([*PLAIN[:3], *SPACED], MAPPED, id="mapped", marks=pytest.mark.soak),
+        pytest.param(PLAIN[:3], VECTORS, id="vectors", marks=pytest.mark.soak),
+    ],
 )
 def test_any_name_goes_everywhere(
     spark: SparkSession, url: str, tmp_path: Path, names: list[str], properties: dict[str, str]
