@@ -17,7 +17,6 @@ import ctypes
 import json
 import os
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -45,6 +44,7 @@ from deltalakedb.store.dialect import KEY_PARAMETERS, Dialect, Row, Session, Tra
 from deltalakedb.store.pool import Pool
 from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import METADATA_UPDATES, PROTOCOL_UPDATES, Kind, Relation
+from deltalakedb.without_pandas import without_pandas
 
 try:
     import duckdb
@@ -134,27 +134,6 @@ if hasattr(os, "register_at_fork"):  # there is no fork on Windows
     os.register_at_fork(after_in_child=_instances.after_fork)
 
 
-class _WithoutPandas(threading.local):
-    """Inside `with`, this thread cannot begin to import pandas; if it is there, it stays."""
-
-    depth = 0
-
-    def __enter__(self) -> None:
-        self.depth += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.depth -= 1
-
-    def find_spec(self, fullname: str, *_: object) -> None:
-        """The import system's question to everyone in sys.meta_path."""
-        if self.depth and fullname == "pandas":
-            raise ModuleNotFoundError("No module named 'pandas'", name=fullname)
-
-
-_without_pandas = _WithoutPandas()
-sys.meta_path.insert(0, _without_pandas)
-
-
 class DuckdbSession(Session):
     """A transaction on one DuckDB cursor."""
 
@@ -166,7 +145,7 @@ class DuckdbSession(Session):
         self._translated = translated
 
     def execute(self, sql: str, params: Mapping[str, object]) -> list[Row]:
-        with self._translated(), _without_pandas:
+        with self._translated(), without_pandas:
             rows = self._connection.execute(sql, params or None).fetchall()
         return _plain(rows)
 
@@ -174,13 +153,13 @@ class DuckdbSession(Session):
         self, sql: str, params: Mapping[str, object], *, size: int
     ) -> Iterator[Sequence[Row]]:
         with self._translated():
-            with _without_pandas:
+            with without_pandas:
                 found = self._connection.execute(sql, params or None)
             while rows := found.fetchmany(size):
                 yield _plain(rows)
 
     def execute_count(self, sql: str, params: Mapping[str, object]) -> int:
-        with self._translated(), _without_pandas:
+        with self._translated(), without_pandas:
             rows = self._connection.execute(sql, params or None).fetchall()
         return int(rows[0][0]) if rows else 0
 
@@ -188,7 +167,7 @@ class DuckdbSession(Session):
         self, sql: str, params: Mapping[str, object], *, size: int = _BATCH_ROWS
     ) -> pa.RecordBatchReader:
         """Run SQL whose result is fetched as Arrow, by and by."""
-        with _without_pandas:
+        with without_pandas:
             return self._connection.execute(sql, params or None).to_arrow_reader(size)
 
     def open_version(
@@ -266,14 +245,14 @@ class DuckdbSession(Session):
     def write_keys(self, rows: Sequence[Row]) -> None:
         self._connection.register("incoming_keys", _keys_as_arrow(rows))
         try:
-            with self._translated(), _without_pandas:
+            with self._translated(), without_pandas:
                 self._connection.execute(load_queries("duckdb")["write_keys"])
         finally:
             self._connection.unregister("incoming_keys")
 
     def insert(self, relation: Relation, rows: Sequence[Row]) -> None:
         if rows:
-            with self._translated(), _without_pandas:
+            with self._translated(), without_pandas:
                 self._insert(relation, rows)
 
     def insert_columns(self, relation: Relation, table_id: str, columns: pa.Table) -> None:
@@ -281,7 +260,7 @@ class DuckdbSession(Session):
         chosen = ", ".join(names)
         self._connection.register("incoming_rows", columns.select(names))
         try:
-            with self._translated(), _without_pandas:
+            with self._translated(), without_pandas:
                 self._connection.execute(
                     f"INSERT INTO {relation.name} (table_id, {chosen}) "  # noqa: S608
                     f"SELECT $1, {chosen} FROM incoming_rows",
