@@ -8,6 +8,9 @@ ARGS ?=
 # How many processes the tests share; each has a Postgres and, where it needs one, a Spark of its own, 5 GB in all. Three
 # also on two cores: tests that kill and wait leave half of the time unused.
 WORKERS ?= $(shell awk '/MemTotal/ {n = int($$2 / 5000000); print (n < 1) ? 1 : (n > 3) ? 3 : n}' /proc/meminfo 2>/dev/null || echo 2)
+# Where the tests write: into memory, where it has room for them. Thousands of small catalogs come and go, and nothing of
+# them has to outlive the machine.
+SCRATCH ?= $(shell df -k --output=avail /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 8000000 {print "/dev/shm"}')
 
 .DEFAULT_GOAL := help
 .PHONY: help setup peers demo test check format bench bench-quick soak docs dist pins clean
@@ -28,7 +31,9 @@ demo: $(READY) ## the whole story on SQLite, in under two minutes (data: build/d
 	@$(BIN)/python -m deltalakedb.demo --folder build/demo $(ARGS)
 
 test: $(READY) peers ## run the tests, a real Postgres included (ARGS="-k name" narrows them)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
+	@if [ -n "$(SCRATCH)" ]; then \
+		TMPDIR=$$(mktemp -d "$(SCRATCH)/deltalakedb-XXXXXX") && export TMPDIR && trap 'rm -rf "$$TMPDIR"' EXIT; \
+	fi; $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 check: $(READY) ## lint, format, types, layering
 	$(BIN)/ruff check .

@@ -37,7 +37,12 @@ LONGEST_SOCKET_DIR = 80
 
 # Only a crash of the whole machine would show the difference: what a killed server has written is
 # in the cache of the system, and synchronous_commit stays on.
-WITHOUT_FSYNC = {"fsync": "off", "full_page_writes": "off"}
+WITHOUT_FSYNC = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+}
 
 # $1: the folder. Standard input ends when the process that started us is gone, however it went.
 WATCHDOG = """
