@@ -98,12 +98,12 @@ class BareLoop:
         elif self.engine == "duckdb":
             import duckdb
 
-            from deltalakedb.store.duckdb import _without_pandas
+            from deltalakedb.without_pandas import without_pandas
 
             self.connection = duckdb.connect(parsed.target)
             # The driver looks for pandas at each parameter. We keep it from that; a loop without
             # the same guard would make us look faster than the database alone.
-            self._guard = _without_pandas
+            self._guard = without_pandas
         else:
             import psycopg
 
