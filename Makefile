@@ -32,7 +32,8 @@ demo: $(READY) ## the whole story on SQLite, in under two minutes (data: build/d
 
 test: $(READY) peers ## run the tests, a real Postgres included (ARGS="-k name" narrows them)
 	@if [ -n "$(SCRATCH)" ]; then \
-		TMPDIR=$$(mktemp -d "$(SCRATCH)/deltalakedb-XXXXXX") && export TMPDIR && trap 'rm -rf "$$TMPDIR"' EXIT; \
+		TMPDIR=$$(mktemp -d "$(SCRATCH)/deltalakedb-XXXXXX") && export TMPDIR && chmod 755 "$$TMPDIR" \
+			&& trap 'rm -rf "$$TMPDIR"' EXIT; \
 	fi; $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 check: $(READY) ## lint, format, types, layering

@@ -190,7 +190,9 @@ def shown_to(reader: Reader, wanted: list[Look], *, first: bool) -> list[Look]:
     return wanted[::2] if first else [wanted[0], *wanted[1::2]]
 
 
-@pytest.mark.parametrize("name", BEGINNINGS)
+@pytest.mark.parametrize(
+    "name", ["plain", "vectors", pytest.param("mapped", marks=pytest.mark.soak)]
+)
 def test_a_random_history_reads_alike_everywhere(
     name: str, catalogs: Catalogs, peers: Peers, tmp_path: Path
 ) -> None:

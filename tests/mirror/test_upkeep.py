@@ -30,6 +30,7 @@ def test_checkpoints_come_at_their_interval_while_commits_go_on(
     inline: Lake, new_table: NewTable
 ) -> None:
     table = new_table(inline, properties={"delta.checkpointInterval": "5"})
+    inline.mirror.drain()
     for number in range(12):
         table.commit([add(f"{number}.parquet")])
         inline.mirror.drain()
