@@ -32,8 +32,8 @@ demo: $(READY) ## the whole story on SQLite, in under two minutes (data: build/d
 
 test: $(READY) peers ## run the tests, a real Postgres included (ARGS="-k name" narrows them)
 	@if [ -n "$(SCRATCH)" ]; then \
-		TMPDIR=$$(mktemp -d "$(SCRATCH)/deltalakedb-XXXXXX") && export TMPDIR && chmod 755 "$$TMPDIR" \
-			&& trap 'rm -rf "$$TMPDIR"' EXIT; \
+		TMPDIR=$$(mktemp -d "$(SCRATCH)/deltalakedb-XXXXXX") && export TMPDIR && chmod 1777 "$$TMPDIR" \
+			&& trap 'rm -rf "$$TMPDIR"' EXIT && trap 'exit 130' HUP INT TERM; \
 	fi; $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 check: $(READY) ## lint, format, types, layering

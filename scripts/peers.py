@@ -24,9 +24,8 @@ from deltalakedb.spark.java import java_home
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
-from quick_java import QUICK_JAVA  # noqa: E402 - Java wants the same options again
-
 from chromium import MISSING, chromium  # noqa: E402 - tests look for it in the same way
+from quick_java import QUICK_JAVA  # noqa: E402 - Java wants the same options again
 
 PINS = ROOT / "scripts" / "peers"
 PEERS = ROOT / "build" / "peers"
@@ -73,7 +72,7 @@ def bring(name: str, pins: tuple[Path, ...], make: Callable[[Path], None]) -> No
     except CannotBringError as error:
         shutil.rmtree(folder, ignore_errors=True)
         reason.write_text(str(error))
-        print(f"peers: no {name}, tests go on without: {error}", file=sys.stderr)
+        print(f"peers: no {name}, tests that need it will be skipped: {error}", file=sys.stderr)
         return
     ready.write_text(digest)
     reason.unlink(missing_ok=True)

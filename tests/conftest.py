@@ -16,6 +16,7 @@ pytest_plugins = [
     "fix_s3",
     "fix_published",
     "fix_spark",
+    "fix_somebody",
 ]
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -59,7 +59,8 @@ class World:
     port: int
     taken: int
     closed: int
-    mounted: bool
+    unmounted: str
+    """Why there are no small disks; nothing where there are."""
     databases: tuple[str, ...] = ("lake.db", "newer.db", "locked.db")
     _last: dict[str, str] = field(repr=False, default_factory=dict)
 
@@ -161,35 +162,40 @@ def wrong_world(root: Path, server: PostgresServer) -> Iterator[World]:
             port=server.port,
             taken=taken.getsockname()[1],
             closed=closed,
-            mounted=_mount(stack, root),
+            unmounted=_mount(stack, root),
         )
         _tables(world)
         _logs(world)
         _catalogs(stack, world)
         _roles(stack, world)
-        if world.mounted:
+        if not world.unmounted:
             (root / "full" / "rest").write_bytes(b"")
             _fill(root / "full" / "rest")
             _call("mount", "-o", "remount,ro", str(root / "readonly"))
         yield world
 
 
-def _mount(stack: ExitStack, root: Path) -> bool:
-    """Two small disks, where this user may mount: one that gets full, one that gets read-only."""
+def _mount(stack: ExitStack, root: Path) -> str:
+    """Two small disks, one that gets full, one that gets read-only; or why there are none."""
     folders = [root / "full", root / "readonly"]
     for folder in folders:
         folder.mkdir()
-    if os.geteuid() != 0 or not shutil.which("mount"):
-        return False
+    if os.geteuid() != 0:
+        return "only root can mount a small disk"
+    if not shutil.which("mount"):
+        return "there is no mount command"
     for folder in folders:
-        if _call("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)):
-            return False
+        said = _call("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder))
+        if said is not None:
+            return f"no small disk can be mounted here: {said}"
         stack.callback(_call, "umount", str(folder))
-    return True
+    return ""
 
 
-def _call(*command: str) -> int:
-    return subprocess.run(command, check=False, capture_output=True).returncode
+def _call(*command: str) -> str | None:
+    """What a command says that fails."""
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    return done.stderr.strip() if done.returncode else None
 
 
 def _fill(path: Path) -> None:

@@ -125,6 +125,20 @@ def test_files_and_history_are_listed(command: Command, catalog: str) -> None:
 
 
 @pytest.mark.usefixtures("orders")
+def test_no_command_waits_for_pandas() -> None:
+    """pyarrow would import it with its first array, which takes longer than all the rest."""
+    code = (
+        "import sys\nfrom deltalakedb.cli import main\nsys.argv = ['deltalakedb', *sys.argv[1:]]\n"
+        "try:\n    main()\nfinally:\n    sys.stderr.write(str('pandas' in sys.modules))"
+    )
+    for arguments in (["files", "sales.orders"], ["verify", "sales.orders"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
+        )
+        assert done.stderr.endswith("False"), done.stderr
+
+
+@pytest.mark.usefixtures("orders")
 def test_lists_end_where_they_are_told_to_and_say_so(command: Command, catalog: str) -> None:
     with deltalakedb.connect(catalog, committer="ann") as lake:
         table = lake.table("sales.orders")

@@ -1,7 +1,6 @@
 """`deltalakedb doctor`: what it finds, what it advises, and that it leaves nothing behind."""
 
 import json
-import os
 import re
 import secrets
 import shlex
@@ -20,12 +19,15 @@ import pytest
 import deltalakedb
 from deltalakedb.cli import checks, spark_check
 from deltalakedb.cli.app import run
+from deltalakedb.errors import ConfigurationError
+from deltalakedb.spark.java import java_home
 from deltalakedb.storage import open_storage
 from deltalakedb.store import Store
 from deltalakedb.store.roles import Rights
 from deltalakedb.store.url import Engine
 
 from fix_s3 import S3Server
+from fix_somebody import not_as_root
 from postgres_server import PostgresServer
 
 Doctor = Callable[..., tuple[int, dict[str, dict[str, str]]]]
@@ -143,19 +145,23 @@ def test_a_role_is_judged_by_what_it_may_do_on_the_server(
             admin.execute(f"DROP ROLE {name}")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
-def test_a_file_that_must_not_be_written_to_is_told(doctor: Doctor, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/lake.db"
+def test_a_file_that_must_not_be_written_to_is_told(doctor: Doctor, open_folder: Path) -> None:
+    url = f"sqlite:///{open_folder}/lake.db"
     deltalakedb.migrate(url)
-    (tmp_path / "lake.db").chmod(0o400)
-    assert doctor("-c", url)[1]["rights"]["state"] == "wrong"
+    assert doctor("-c", url)[1]["rights"]["state"] == "ok"
+    (open_folder / "lake.db").chmod(0o444)
+    open_folder.chmod(0o777)
+    with not_as_root():
+        assert doctor("-c", url)[1]["rights"]["state"] == "wrong"
 
 
 def test_spark_is_started_and_asked_for_s3(
     doctor: Doctor, s3_server: S3Server, s3_bucket: str
 ) -> None:
-    if checks.check_java(wanted=True).state != "ok":
-        pytest.skip("there is no Java")
+    try:
+        java_home()
+    except ConfigurationError as missing:
+        pytest.skip(str(missing))
     options = [f"--storage-option={k}={v}" for k, v in s3_server.storage_options.items()]
     code, found = doctor("--spark", "--location", f"s3://{s3_bucket}/lake", *options)
     assert code == 0, found
@@ -251,12 +257,14 @@ def test_a_folder_is_tried_out_and_left_as_it_was(doctor: Doctor, tmp_path: Path
     assert (code, found[f"object store {tmp_path}/file"]["state"]) == (3, "wrong")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
-def test_a_folder_that_must_not_be_written_to_is_told(doctor: Doctor, tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    code, found = doctor("--location", str(tmp_path))
-    tmp_path.chmod(0o700)
-    assert (code, found[f"object store {tmp_path}"]["state"]) == (3, "wrong")
+def test_a_folder_that_must_not_be_written_to_is_told(doctor: Doctor, open_folder: Path) -> None:
+    name = f"object store {open_folder}"
+    assert doctor("--location", str(open_folder))[1][name]["state"] == "ok"
+    open_folder.chmod(0o555)
+    with not_as_root():
+        code, found = doctor("--location", str(open_folder))
+    open_folder.chmod(0o755)
+    assert (code, found[name]["state"]) == (3, "wrong")
 
 
 def test_a_bucket_is_tried_out_and_left_as_it_was(

@@ -16,6 +16,7 @@ from fix_store import Catalogs
 MAPPED = {"delta.columnMapping.mode": "name"}
 VECTORS = {"delta.enableDeletionVectors": "true"}
 PLAIN = ["event-date", "a.b", "tick`ed", "日付", "a'b\"c", "per%cent/"]
+MORE = ["select", "Größe", "per%cent", "x/y"]
 SPACED = ["my day", "a, b", "k=v", "(odd);{}", "tab\there"]
 
 
@@ -94,6 +95,7 @@ class Odd:
         pytest.param([*PLAIN[:3], *SPACED], {**MAPPED, **VECTORS}, id="mapped-vectors"),
         pytest.param([*PLAIN[:3], *SPACED], MAPPED, id="mapped", marks=pytest.mark.soak),
         pytest.param(PLAIN[:3], VECTORS, id="vectors", marks=pytest.mark.soak),
+        pytest.param(MORE, {}, id="more", marks=pytest.mark.soak),
     ],
 )
 def test_any_name_goes_everywhere(

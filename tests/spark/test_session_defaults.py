@@ -14,6 +14,7 @@ from deltalakedb.errors import ConfigurationError, SchemaMismatchError
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
 from deltalakedb.spark.lakes import CATALOG
+from deltalakedb.spark.session import all_settings
 
 from fix_store import Catalogs
 
@@ -38,6 +39,14 @@ def session(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
     finally:
         for name in settings:
             spark.conf.unset(name)
+
+
+def test_all_settings_are_those_of_pyspark(spark: SparkSession) -> None:
+    odd = {"test.arrow": "a -> b", "test.lines": "a\nb\x01, c", "test.empty": "", "test.ü": "日"}
+    with session(spark, odd):
+        found = all_settings(spark)
+        assert found.items() >= odd.items()
+        assert found == dict(spark.conf.getAll)
 
 
 def rows(spark: SparkSession, *numbers: int) -> DataFrame:

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from deltalakedb.errors import (
 from deltalakedb.store import Store
 from deltalakedb.store.url import Engine
 
+from fix_somebody import not_as_root
 from fix_store import Catalogs, OpenStore, commit, new_table
 
 SHORT = 0.3
@@ -296,28 +296,6 @@ def test_a_file_of_another_kind_is_no_catalog(
     with pytest.raises((CorruptCatalogError, CatalogUnreachableError), match=r"letter\.txt"):
         ask(open_store(f"{engine}:///{letter}"))
     assert letter.read_bytes() == before
-
-
-@contextmanager
-def not_as_root() -> Iterator[None]:
-    """Permissions mean nothing to root: be somebody else for a while."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that anybody can enter, unlike those of pytest."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        yield folder
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "duckdb"])

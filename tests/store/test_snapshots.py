@@ -247,6 +247,8 @@ def test_many_tables_at_one_instant(lake: Lake) -> None:
             for name in ("a", "b"):
                 tx.table(name).add_actions([add("x")])
         assert [at[name].files().num_rows for name in ("a", "b")] == [0, 0]
+    with lake.snapshot([]) as at:
+        assert at == {}
     with lake.snapshot("a") as at:
         assert list(at) == ["a"]
         assert at["a"].version == 1

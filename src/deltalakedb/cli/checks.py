@@ -213,7 +213,10 @@ def _rights(store: Store, url: CatalogUrl) -> Check:
     """What this process may do with the catalog: by its role, or by the permissions of the file."""
     if url.engine != "postgres":
         path = Path(url.target)
-        if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+        # What this process may do, and not whoever started it.
+        effective = os.access in os.supports_effective_ids
+        places = (path, path.parent)
+        if all(os.access(place, os.W_OK, effective_ids=effective) for place in places):
             return Check("rights", "ok", "The catalog may be read and written")
         return Check(
             "rights",

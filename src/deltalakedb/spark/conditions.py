@@ -128,13 +128,16 @@ def _at_one_instant(frame: DataFrame, plan: Any, written: str) -> tuple[str | No
             # Other tables may change.
             return None, False
         rules = catalyst.optimizer
-        fixed = rules.SpecialDatetimeValues.apply(rules.ComputeCurrentTime.apply(plan))
+        # `now() - INTERVAL 1 HOUR` stands for something else, which has a value to be put there.
+        plain = rules.ReplaceExpressions.apply(plan)
+        fixed = rules.SpecialDatetimeValues.apply(rules.ComputeCurrentTime.apply(plain))
         # Times such as timestamp'now' are taken whenever the text is read.
-        if fixed.fastEquals(plan) and not _SPECIAL.search(written):
+        if fixed.fastEquals(plain) and not _SPECIAL.search(written):
             return None, True
         wanted = rules.ConstantFolding.apply(fixed).condition()
         text = str(wanted.sql())
-        if _filter(frame.where(text)).condition().semanticEquals(wanted):
+        again = rules.ReplaceExpressions.apply(_filter(frame.where(text)))
+        if again.condition().semanticEquals(wanted):
             return text, True
     except (Py4JError, PySparkException, TypeError):
         # Also where this Spark has its rules elsewhere.

@@ -36,7 +36,7 @@ def all_settings(spark: SparkSession) -> dict[str, str]:
     """Whatever is set in a session, by name."""
     java = getattr(spark, "_jsparkSession", None)
     if java is not None:
-        # One answer: entry by entry, as PySpark fetches them, it takes a tenth of a second.
+        # One answer: entry by entry, as PySpark fetches them, takes longer than planning a read.
         lines = java.conf().getAll().mkString(_BETWEEN).split(_BETWEEN)
         return dict(line.split(" -> ", 1) for line in lines if " -> " in line)
     settings = spark.conf.getAll
