@@ -5,6 +5,9 @@ READY := .venv/.ready
 # What mypy looks at; benchmarks join as soon as they exist.
 SOURCES := src tests scripts $(wildcard benchmarks)
 ARGS ?=
+# Compiled modules are kept, also where the environment says otherwise: else every process of the tests compiles all of
+# its libraries once more, and there are thousands.
+unexport PYTHONDONTWRITEBYTECODE
 # How many processes the tests share; each has a Postgres and, where it needs one, a Spark of its own, 5 GB in all. Three
 # also on two cores: tests that kill and wait leave half of the time unused.
 WORKERS ?= $(shell awk '/MemTotal/ {n = int($$2 / 5000000); print (n < 1) ? 1 : (n > 3) ? 3 : n}' /proc/meminfo 2>/dev/null || echo 2)

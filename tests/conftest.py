@@ -35,6 +35,11 @@ settings.register_profile(
 settings.load_profile("soak" if SOAK else "dev")
 
 
+def examples(short: int) -> int:
+    """How many examples of something that takes its time: as said, and more in the long form."""
+    return 20 * short if SOAK else short
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the soak tests to `make soak`; Spark takes its time on a busy machine."""
     for item in items:

@@ -54,11 +54,11 @@ def lake(open_lake: OpenLake) -> Lake:
 @pytest.fixture(scope="module")
 def shared_lake(engine: Engine, catalogs: Catalogs) -> Iterator[Lake]:
     """One lake of `engine` for all tests of a module that make their own tables in it."""
-    with catalogs.fresh(engine) as url:
-        # Small queries lose more by sharing them out than they gain.
-        options = "?threads=1" if engine == "duckdb" else ""
-        with deltalakedb.connect(url + options, clock=ManualClock(), mirror="worker") as lake:
-            yield lake
+    with (
+        catalogs.fresh(engine) as url,
+        deltalakedb.connect(url, clock=ManualClock(), mirror="worker") as lake,
+    ):
+        yield lake
 
 
 def new_lake_table(lake: Lake, name: str = "sales.orders", **options: Any) -> Table:

@@ -15,6 +15,7 @@ from deltalakedb.errors import (
     CommitOutcomeUnknownError,
     DeltaLakeDbError,
     MirrorError,
+    TableExistsError,
     TableExportedError,
 )
 from deltalakedb.many_tables import Transaction
@@ -211,8 +212,21 @@ class Lake:
 
     def _creation(self, name: str, location: str, schema: Any, **how: Any) -> Change:
         place = normalise_location(location)
-        change_table.refuse_delta_log(place)
-        return change_table.create(name, place, schema, **how, now=self.store.clock.now_ms())
+        change = change_table.create(name, place, schema, **how, now=self.store.clock.now_ms())
+        self._refuse_delta_log(name, place)
+        return change
+
+    def _refuse_delta_log(self, name: str, place: str) -> None:
+        """Refuse a folder that holds a Delta table; one of ours is called by its name."""
+        try:
+            change_table.refuse_delta_log(place)
+        except TableExistsError:
+            with self.store.read() as session:
+                known = self.store.table_by_name(session, name)
+                known = known or self.store.table_by_location(session, place)
+            if known is not None:
+                raise change_table.table_exists(name, place, known.name, known.location) from None
+            raise
 
     def clone_table(
         self,
@@ -245,14 +259,10 @@ class Lake:
                     replacing_change(snapshot, known, there.state(), properties=properties)
                 )
                 return there
-        change_table.refuse_delta_log(place)
-        change = clone_change(
-            snapshot,
-            name=default_name(place) if name is None else name,
-            location=place,
-            properties=properties,
-            now=self.store.clock.now_ms(),
-        )
+        name = default_name(place) if name is None else name
+        now = self.store.clock.now_ms()
+        change = clone_change(snapshot, name=name, location=place, properties=properties, now=now)
+        self._refuse_delta_log(name, place)
         return self._created(change)
 
     def convert_table(

@@ -25,7 +25,8 @@ def test_death_at_every_point_of_a_commit(
     crowd: Crowd, catalog_url: str, engine: Engine, kind: str, tmp_path: Path
 ) -> None:
     # No waiting where a lock of the dead would be one that stays; a server needs a moment.
-    url = catalog_url if engine == "postgres" else f"{catalog_url}?timeout=0"
+    impatient = {"postgres": "", "sqlite": "?timeout=0", "duckdb": "&timeout=0"}
+    url = catalog_url + impatient[engine]
     crowd.settle(url)
     labels = tmp_path / "labels"
     deaths = 0

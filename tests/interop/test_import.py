@@ -310,6 +310,11 @@ def test_a_new_table_does_not_go_where_a_delta_table_is(lake: Lake, folder: Path
     with pytest.raises(TableExistsError, match="import_table"):
         lake.create_table("new", location=str(folder), schema=SCHEMA)
     assert lake.tables() == []
+    # One that is here already is called by its name: there is nothing to import.
+    lake.import_table(str(folder), "old")
+    for name, told in (("old", "named 'old' exists"), ("new", "belongs to table 'old'")):
+        with pytest.raises(TableExistsError, match=told):
+            lake.create_table(name, location=str(folder), schema=SCHEMA)
 
 
 def test_a_log_in_an_object_store(lake: Lake, tmp_path: Path, engine: Engine) -> None:

@@ -151,13 +151,14 @@ class Gallery:
 
 
 def chosen(versions: list[int], *, few: bool) -> list[int]:
-    """All of them; of many for a slow reader the one in the middle and the last two.
+    """All of them; of many for a slow reader the one in the middle and the last.
 
-    In the long form a slow reader is asked for the first one too.
+    In the long form a slow reader is asked for the first one and the last but one too.
     """
-    if not few or len(versions) <= 3:
+    if not few or len(versions) <= 2:
         return versions
-    return [*versions[:SOAK], versions[len(versions) // 2], *versions[-2:]]
+    middle = versions[len(versions) // 2]
+    return sorted({versions[0], middle, *versions[-2:]} if SOAK else {middle, versions[-1]})
 
 
 def one_more_commit(table: Table, golden: GoldenTable) -> Added:

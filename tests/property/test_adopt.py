@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conftest import examples
 from deltalakedb.clock import ManualClock
 from deltalakedb.lake import Lake
 from deltalakedb.table import Table
@@ -26,7 +27,7 @@ def times(table: Table) -> list[int]:
     return [record.committed_at for record in table.history(limit=None)]
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(6), suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories, data=st.data())
 def test_an_adopted_history_is_the_one_that_was_written(
     shared_lake: Lake,

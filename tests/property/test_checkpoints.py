@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checkpoint_oracle import checkpointed, replayed
+from conftest import examples
 from deltalakedb.clock import ManualClock
 from deltalakedb.lake import Lake
 from deltalakedb.mirror.checkpoint import write_checkpoint
@@ -144,7 +145,7 @@ def _small_tables_use_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(
-    max_examples=25,
+    max_examples=examples(12),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conftest import examples
 from deltalakedb.actions import AddFile, RemoveFile, serialise_commit
 from deltalakedb.clock import ManualClock
 from deltalakedb.errors import VersionNotFoundError
@@ -71,7 +72,7 @@ def check_history(lake: Lake, table: Table, states: list[State], first: int) -> 
             assert lake.store.actions_of(session, table.table_id, version) == []
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(8), suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories, data=st.data())
 def test_retained_versions_are_untouched_and_expired_ones_come_back(
     shared_lake: Lake,
@@ -116,7 +117,7 @@ def test_retained_versions_are_untouched_and_expired_ones_come_back(
     assert commits(lake, table, 0) == actions
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(15))
 @given(documents=odd_commits)
 def test_any_row_comes_back_from_an_archive_as_it_was(
     shared_store: Store, documents: list[Document]
@@ -158,7 +159,7 @@ def test_any_row_comes_back_from_an_archive_as_it_was(
     assert rows_of(store, table_id) == before
 
 
-@settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(4), suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories, later=histories)
 def test_a_table_whose_history_expires_goes_on(
     shared_lake: Lake,

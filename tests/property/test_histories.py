@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conftest import examples
 from deltalakedb.clock import ManualClock
 from deltalakedb.errors import VersionNotFoundError
 from deltalakedb.lake import Lake
@@ -200,7 +201,7 @@ def check_times(table: Table, times: list[int]) -> None:
                 assert table.snapshot(timestamp=late.isoformat()).version == wanted
 
 
-@settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(5), suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories)
 def test_every_version_is_what_a_replay_makes_of_it(shared_lake: Lake, history: list[Step]) -> None:
     lake = shared_lake

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conftest import examples
 from deltalakedb.clock import ManualClock
 from deltalakedb.lake import Lake
 from deltalakedb.snapshot import listing, page_builder, pages
@@ -74,7 +75,7 @@ def check_versions(lake: Lake, table: Table, states: list[State]) -> int:
     return served
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(8), suppress_health_check=[HealthCheck.too_slow])
 @given(
     history=histories,
     when=st.lists(st.booleans(), min_size=16, max_size=16),
@@ -101,7 +102,7 @@ def test_pages_tell_what_rows_tell(
     check_versions(lake, table, states)
 
 
-@settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(3), suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories)
 def test_pages_of_a_whole_history_tell_what_rows_tell(
     shared_lake: Lake, history: list[Step]

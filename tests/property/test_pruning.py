@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conftest import examples
 from deltalakedb.actions.datatypes import (
     BOOLEAN,
     DATE,
@@ -262,7 +263,7 @@ def database(engine: Engine, request: pytest.FixtureRequest) -> Iterator[Pruning
         yield opened
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(table=tables())
 def test_no_file_with_a_matching_row_is_dropped(
     table: tuple[Column, list[list[Any]], list[File], list[Predicate]], database: PruningDatabase
@@ -276,7 +277,7 @@ def test_no_file_with_a_matching_row_is_dropped(
         assert not lost, f"{predicate} lost {[(files[n], rows[n]) for n in lost]}"
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(table=tables())
 def test_probes_of_the_index_find_every_file_with_a_matching_row(
     table: tuple[Column, list[list[Any]], list[File], list[Predicate]],

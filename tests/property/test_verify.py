@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conftest import examples
 from deltalakedb.clock import ManualClock
 from deltalakedb.deltalog.names import commit_key
 from deltalakedb.lake import Lake
@@ -24,7 +25,7 @@ def log_files(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(6), suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories, data=st.data())
 def test_damage_is_found_and_repaired(
     shared_lake: Lake,

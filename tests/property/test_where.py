@@ -14,6 +14,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import examples
 from deltalakedb.actions.arrow import schema_to_arrow
 from deltalakedb.actions.datatypes import (
     BINARY,
@@ -339,14 +340,14 @@ def kept(case: Case, text: str) -> list[int]:
     return numbers
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(150))
 @given(cases())
 def test_rows_kept_are_those_for_which_the_condition_is_true(case: Case) -> None:
     expected = [n for n, row in enumerate(case.rows) if case.condition.test(row) is True]
     assert kept(case, case.condition.sql) == expected
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(100))
 @given(cases())
 def test_pushing_not_down_preserves_meaning(case: Case) -> None:
     expected = [n for n, row in enumerate(case.rows) if case.condition.test(row) is False]

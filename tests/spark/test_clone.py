@@ -25,7 +25,7 @@ def ids(table: DeltaTable) -> list[int]:
     return sorted(row.id for row in table.toDF().collect())
 
 
-@pytest.mark.parametrize("vectors", ["true", "false"])
+@pytest.mark.parametrize("vectors", ["true", pytest.param("false", marks=pytest.mark.soak)])
 def test_rows_of_a_clone_change(
     spark: SparkSession, lake: Lake, tmp_path: Path, vectors: str
 ) -> None:

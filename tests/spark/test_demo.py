@@ -33,10 +33,23 @@ CLAIMS = (
 )
 
 
+# A machine on which the worker takes longer to begin than the writer to write.
+SLOW_WORKER = """
+import sys, time
+if "deltalakedb.demo.worker" in sys.orig_argv:
+    time.sleep(1.5)
+"""
+
+
 def test_every_chapter_holds(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     telling = Telling()
+    (tmp_path / "sitecustomize.py").write_text(SLOW_WORKER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     place = tmp_path / "a folder"
     place.mkdir()
     tell(telling, place, session=spark)

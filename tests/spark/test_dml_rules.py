@@ -279,6 +279,8 @@ def test_a_value_that_does_not_fit_is_refused(
     source = spark.sql("SELECT 1L AS id").alias("s")
     with setting(spark, ansi_enabled=ansi):
         for column, value in WRONG.items():
+            if not SOAK and ansi == "true" and column not in ("tiny", "s.x"):
+                continue
             with pytest.raises(SchemaMismatchError, match=f"does not fit column '{column}"):
                 table.update("id = 1", {column: value})
             if not SOAK and column not in ("day", "s.x"):

@@ -166,7 +166,10 @@ def test_values_are_made_or_checked(spark: SparkSession, lake: Lake, tmp_path: P
         table.append(pa.table({"id": [1]}))
 
 
-@pytest.mark.parametrize(("vectors", "feed"), [("true", "true"), ("false", "false")])
+@pytest.mark.parametrize(
+    ("vectors", "feed"),
+    [("true", "true"), pytest.param("false", "false", marks=pytest.mark.soak)],
+)
 def test_they_follow_when_rows_change(
     spark: SparkSession, lake: Lake, tmp_path: Path, vectors: str, feed: str
 ) -> None:

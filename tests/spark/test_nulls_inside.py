@@ -213,7 +213,7 @@ BROKEN: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("mode", ["none", "name"])
+@pytest.mark.parametrize("mode", [pytest.param("none", marks=pytest.mark.soak), "name"])
 def test_what_a_table_promises_is_kept(
     spark: SparkSession, lake: Lake, tmp_path: Path, mode: str
 ) -> None:

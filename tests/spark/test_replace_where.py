@@ -217,7 +217,10 @@ def test_times_are_in_the_zone_of_the_session(
     assert table.snapshot().to_arrow().num_rows == 1
 
 
-@pytest.mark.parametrize("properties", [{}, VECTORS], ids=["copy", "vectors"])
+@pytest.mark.parametrize(
+    "properties",
+    [pytest.param({}, id="copy", marks=pytest.mark.soak), pytest.param(VECTORS, id="vectors")],
+)
 def test_rows_of_the_same_transaction_are_replaced(
     spark: SparkSession, lake: Lake, tmp_path: Path, properties: dict[str, str]
 ) -> None:

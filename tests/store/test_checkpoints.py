@@ -359,7 +359,7 @@ def test_a_v2_checkpoint_names_its_sidecars(lake: Lake, make_table: Any) -> None
     assert set(named) == {path.name for path in sidecars}
     for path in sidecars:
         assert named[path.name]["sizeInBytes"] == path.stat().st_size
-        assert named[path.name]["modificationTime"] == round(path.stat().st_mtime * 1000)
+        assert named[path.name]["modificationTime"] == path.stat().st_mtime_ns // 1_000_000
     assert written.size == rows.num_rows + 5
     found = hint(table)["v2Checkpoint"]
     assert found["path"] == top.name

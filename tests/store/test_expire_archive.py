@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import deltalakedb
+from conftest import SOAK
 from deltalakedb.clock import ManualClock
 from deltalakedb.errors import (
     ArchiveError,
@@ -26,11 +27,13 @@ from deltalakedb.mirror.expire import expire_table
 from deltalakedb.mirror.restore import restore_expired
 from deltalakedb.storage import Storage
 from deltalakedb.store.retention import EXPIRING
+from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
 from store.test_expire import DAY_MS, LAST, KilledError, aged, expire_with, versions
 
 from fix_history import all_rows, mark_published
 from fix_lake import OpenLake, add, live_paths, new_lake_table, remove
+from fix_store import ENGINES
 
 # --- the archive --------------------------------------------------------------------------
 
@@ -83,7 +86,9 @@ def steps_of(lake: Lake, table: Table, folder: Path) -> list[str]:
     return passed
 
 
-def test_a_process_that_dies_between_two_steps_loses_nothing(lake: Lake, tmp_path: Path) -> None:
+def test_a_process_that_dies_between_two_steps_loses_nothing(
+    lake: Lake, engine: Engine, tmp_path: Path
+) -> None:
     table = aged(lake)
     before = all_rows(lake, table)
     passed = steps_of(lake, table, tmp_path / "first")
@@ -92,6 +97,9 @@ def test_a_process_that_dies_between_two_steps_loses_nothing(lake: Lake, tmp_pat
     assert passed.index("manifest") < passed.index("delete dl_table_versions")
     steps = passed[: passed.index("deleted") + 1]
     for number, fatal in enumerate(steps):
+        # The engines share the steps; each of them has all in the long form.
+        if not SOAK and fatal != "deleted" and number % len(ENGINES) != ENGINES.index(engine):
+            continue
         folder = tmp_path / str(number)
 
         def die(step: str, fatal: str = fatal) -> None:

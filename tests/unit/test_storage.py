@@ -44,6 +44,16 @@ def test_what_was_put_is_there(storage: Storage) -> None:
     assert sorted(info.key for info in storage.list()) == sorted(ODD_KEYS)
 
 
+def test_times_are_milliseconds_that_have_passed(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path))
+    storage.put("x", b"")
+    for nanoseconds in (868_000_000, 868_500_500, 868_999_999, 1_000_000):
+        os.utime(tmp_path / "x", ns=(0, 1_794_917_736 * 10**9 + nanoseconds))
+        found = storage.head("x")
+        assert found is not None
+        assert found.modified_ms == 1_794_917_736_000 + nanoseconds // 1_000_000
+
+
 def test_local_keys_are_file_names(tmp_path: Path) -> None:
     storage = open_storage(str(tmp_path))
     for key in ODD_KEYS:

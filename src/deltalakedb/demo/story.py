@@ -171,22 +171,28 @@ class _Story:
         with Lake.connect(self._url, mirror="worker") as queued:
             orders = queued.table(ORDERS)
             small = orders.snapshot().to_arrow(where="day = '2026-11-05'").slice(0, 1)
-            halfway = threading.Event()
+            begun_writing, killed = threading.Event(), threading.Event()
 
             def write() -> None:
                 for number in range(_SMALL_COMMITS):
-                    orders.append(small)
                     if number == _SMALL_COMMITS // 3:
-                        halfway.set()
+                        begun_writing.set()
+                    if number == 2 * _SMALL_COMMITS // 3:
+                        # However long the worker took to begin: the last third comes after it.
+                        killed.wait()
+                    orders.append(small)
 
             writer = threading.Thread(target=write)
             begun = _status(queued).published_version or 0
             with running_worker(self._url) as worker:
                 writer.start()
-                halfway.wait()
-                _wait(queued, lambda now: (now.published_version or 0) > begun, "publishes")
-                worker.kill()  # SIGKILL: it cannot tidy up
-                worker.wait()
+                try:
+                    begun_writing.wait(_PATIENCE_SECONDS)
+                    _wait(queued, lambda now: (now.published_version or 0) > begun, "publishes")
+                    worker.kill()  # SIGKILL: it cannot tidy up
+                    worker.wait()
+                finally:
+                    killed.set()
             writer.join()
             left = _status(queued)
             self._tell.check(

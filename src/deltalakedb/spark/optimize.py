@@ -128,12 +128,16 @@ def _ordered(
     rows = rows_of_files(files)
     frame = scan_files(spark, snapshot, files)
     share = _share(rows)
-    curve = _interleaved([_bucket(frame, path, share) for path in columns])
+    # Each of them is a search, and asked for once: the bits of the curve only name its result.
+    found = {
+        f"__deltalakedb_bucket_{i}": _bucket(frame, path, share) for i, path in enumerate(columns)
+    }
+    curve = _interleaved([F.col(name) for name in found])
     partitions = [F.col(quoted(name)) for name in snapshot.partition_columns]
     count = max(1, math.ceil(sum(row["size_bytes"] for row in rows) / target_bytes))
     named = {f"__deltalakedb_curve_{i}": part for i, part in enumerate(curve)}
     order = [F.col(name) for name in named]
-    ordered = frame.withColumns(named)
+    ordered = frame.withColumns(found).withColumns(named).drop(*found)
     ordered = ordered.repartitionByRange(count, *partitions, *order)
     ordered = ordered.sortWithinPartitions(*partitions, *order).drop(*named)
     plan = bin_of(snapshot, files, rows[:1], target_bytes).plan

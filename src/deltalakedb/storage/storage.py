@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
@@ -36,6 +37,7 @@ T = TypeVar("T")
 _SECRET: Final = re.compile("secret|token|key|password|sas|credential", re.IGNORECASE)
 _URL_QUERY: Final = re.compile(r"\?[^\s\"')>]+")
 _DELETED_AT_ONCE: Final = 1000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # How often an object may change under our hands before we give up for now.
 _UPDATES: Final = 20
 
@@ -339,8 +341,9 @@ class Storage:
 
 
 def _info(meta: Mapping[str, Any]) -> ObjectInfo:
-    modified = meta["last_modified"]
-    return ObjectInfo(meta["path"], meta["size"], round(modified.timestamp() * 1000))
+    # Whole milliseconds that have passed, as Delta's other readers count them.
+    modified = (meta["last_modified"] - _EPOCH) // timedelta(milliseconds=1)
+    return ObjectInfo(meta["path"], meta["size"], modified)
 
 
 def _update_object(

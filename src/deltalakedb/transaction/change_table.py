@@ -101,6 +101,19 @@ def refuse_delta_log(location: str) -> None:
         )
 
 
+def table_exists(name: str, location: str, other: str, other_location: str) -> TableExistsError:
+    """What to say of a new table whose name or location another one has."""
+    if name == other:
+        return TableExistsError(
+            f"A table named {name!r} exists already (at {other_location})",
+            fix=f"Choose another name, or open that table: lake.table({name!r})",
+        )
+    return TableExistsError(
+        f"The location {location} belongs to table {other!r} already",
+        fix=f"Choose another location, or open that table: lake.table({other!r})",
+    )
+
+
 def new_configuration(properties: Mapping[str, str]) -> dict[str, str]:
     """The properties of a new table: in-commit timestamps are on unless they say otherwise."""
     given = as_text(properties)

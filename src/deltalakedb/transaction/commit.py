@@ -36,7 +36,6 @@ from deltalakedb.errors import (
     DeltaLakeDbError,
     HistoryExpiredError,
     RetriesExhaustedError,
-    TableExistsError,
     TransactionAbortedError,
     UnexpectedVersionError,
 )
@@ -45,6 +44,7 @@ from deltalakedb.store.exports import gone
 from deltalakedb.telemetry import Metrics, event, span
 from deltalakedb.transaction.attempt import Attempt, IsolationLevel, isolation_of
 from deltalakedb.transaction.change import Change, Committed, new_uuid
+from deltalakedb.transaction.change_table import table_exists
 from deltalakedb.transaction.conflicts import check_conflict
 from deltalakedb.transaction.facts import facts_of
 from deltalakedb.transaction.finish import commit_info, commit_info_text, finish_actions
@@ -315,7 +315,7 @@ class Committer:
                 work.written = record
                 work.done = Committed(0, timestamp=record.committed_at if record else 0)
                 return
-            raise _exists(table.name, table.location, found.name, found.location)
+            raise table_exists(table.name, table.location, found.name, found.location)
         self._store.register(session, table)
 
     def _name_taken(self, works: list[_Work], error: CatalogConstraintError) -> DeltaLakeDbError:
@@ -330,7 +330,7 @@ class Committer:
                 if found is None:
                     continue
                 if found.table_id != table.table_id:
-                    return _exists(name, table.location, found.name, found.location)
+                    return table_exists(name, table.location, found.name, found.location)
                 if work.change.base is None:
                     return TransactionAbortedError(
                         f"An earlier try to create table {name!r} was committed while this one "
@@ -572,18 +572,6 @@ def _told(name: str, record: VersionRecord, attempts: int, elapsed: float) -> di
         "latency_ms": round(elapsed, 3),
         "transaction_id": record.transaction_id,
     }
-
-
-def _exists(name: str, location: str, other: str, other_location: str) -> TableExistsError:
-    if name == other:
-        return TableExistsError(
-            f"A table named {name!r} exists already (at {other_location})",
-            fix=f"Choose another name, or open that table: lake.table({name!r})",
-        )
-    return TableExistsError(
-        f"The location {location} belongs to table {other!r} already",
-        fix=f"Choose another location, or open that table: lake.table({other!r})",
-    )
 
 
 def _state_after(
