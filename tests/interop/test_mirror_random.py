@@ -197,7 +197,6 @@ def shown_to(reader: Reader, wanted: list[Look], *, first: bool) -> list[Look]:
         pytest.param("plain", marks=pytest.mark.soak),
         pytest.param("mapped", marks=pytest.mark.soak),
     ],
-    ["vectors", *(pytest.param(name, marks=pytest.mark.soak) for name in ("plain", "mapped"))],
 )
 def test_a_random_history_reads_alike_everywhere(
     name: str, catalogs: Catalogs, peers: Peers, tmp_path: Path
