@@ -72,7 +72,7 @@ def test_a_table_is_cloned(command: Command, orders: None) -> None:
     assert "sales.copy" in command("tables")[1]
     code, _, err = command("clone", "sales.orders", "copy", "--name", "other")
     assert code != 0
-    assert "copy already" in err
+    assert "copy belongs to table 'sales.copy' already" in " ".join(err.split())
 
 
 def test_parquet_files_are_converted(command: Command, tmp_path: Path) -> None:

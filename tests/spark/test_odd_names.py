@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import deltalakedb
+from conftest import SOAK
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
 
@@ -112,10 +113,11 @@ def test_any_name_goes_everywhere(
         read_by_conditions(odd)
         change_rows(odd)
         replace_rows(odd)
-        odd.table.optimize().where(odd.every("= 'p 1'", odd.parts)).executeCompaction()
-        odd.table.optimize().executeZOrderBy(*odd.values[:3])
-        odd.check()
-        follow(odd, tmp_path, properties)
+        if properties or SOAK:
+            odd.table.optimize().where(odd.every("= 'p 1'", odd.parts)).executeCompaction()
+            odd.table.optimize().executeZOrderBy(*odd.values[:3])
+            odd.check()
+            follow(odd, tmp_path, properties)
         odd.table.restoreToVersion(1)
         assert sorted(row.id for row in odd.table.toDF().collect()) == [1, 2, 3, 4]
 
