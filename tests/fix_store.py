@@ -68,17 +68,12 @@ class Catalogs:
             shutil.rmtree(folder, ignore_errors=True)
             return
         server = self._postgres()
-        template = sql.Identifier(copy_of or "template1")
-        database = sql.Identifier(name)
-        with psycopg.connect(server.url(), autocommit=True) as admin:
-            create = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(database, template)
-            # Files are copied faster than they are written to the log first, which is the default.
-            quick = " STRATEGY FILE_COPY" if admin.info.server_version >= 150_000 else ""
-            admin.execute(create + sql.SQL(quick))
+        server.create_database(name, template=copy_of or "template1")
         yield server.url(name)
         if server.running:
+            drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
             with psycopg.connect(server.url(), autocommit=True) as admin:
-                admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(database))
+                admin.execute(drop)
 
     def _template(self, engine: Engine) -> str:
         if engine not in self._templates:

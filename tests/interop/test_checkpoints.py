@@ -215,8 +215,17 @@ CONDITIONS = (
 )
 
 
-@pytest.mark.parametrize("statistics", [{}, TYPED, ONLY_TYPED], ids=["json", "both", "typed"])
-@pytest.mark.parametrize("limit", [None, 2], ids=["one file", "parts"])
+@pytest.mark.parametrize(
+    ("limit", "statistics"),
+    [
+        pytest.param(None, {}, id="one file-json"),
+        pytest.param(None, TYPED, id="one file-both"),
+        pytest.param(2, ONLY_TYPED, id="parts-typed"),
+        pytest.param(2, {}, id="parts-json", marks=pytest.mark.soak),
+        pytest.param(2, TYPED, id="parts-both", marks=pytest.mark.soak),
+        pytest.param(None, ONLY_TYPED, id="one file-typed", marks=pytest.mark.soak),
+    ],
+)
 def test_tables_of_every_type(
     make: Make, lake: Lake, readers: Readers, statistics: dict[str, str], limit: int | None
 ) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from deltalakedb.store.postgres import PostgresDialect
 from deltalakedb.store.sqlite import SqliteDialect
 from deltalakedb.store.url import Engine, parse_url
 
-from postgres_server import PostgresServer
+from fix_store import Catalogs
 
 OpenDialect = Callable[[str], Dialect]
 ENGINES: tuple[Engine, ...] = ("postgres", "sqlite", "duckdb")
@@ -30,12 +29,10 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 
 @pytest.fixture
-def catalog_url(engine: Engine, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+def catalog_url(engine: Engine, catalogs: Catalogs) -> Iterator[str]:
     """URL of an empty catalog of `engine`."""
-    if engine == "postgres":
-        server: PostgresServer = request.getfixturevalue("postgres_server")
-        return server.url(server.create_database())
-    return f"{engine}:///{tmp_path}/lake.{engine}"
+    with catalogs.empty(engine) as url:
+        yield url
 
 
 @pytest.fixture

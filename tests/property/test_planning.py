@@ -32,7 +32,7 @@ from property.test_where import KINDS, Condition, Kind, tree
 
 from fix_lake import Json, add, remove
 
-EXAMPLES = 300 if SOAK else 30
+EXAMPLES = 300 if SOAK else 20
 ODD_TEXT = Kind(
     STRING,
     st.text(st.sampled_from("a2\ue000\ue0010\x00é-"), max_size=3)

@@ -20,12 +20,9 @@ from deltalakedb.lake import Lake
 from deltalakedb.snapshot import Snapshot
 from deltalakedb.spark.dml import delete, update
 from deltalakedb.table import Table
+from spark.ways import WAYS
 
 from fix_store import Catalogs
-
-VECTORS = {"delta.enableDeletionVectors": "true"}
-FEED = {"delta.enableChangeDataFeed": "true"}
-WAYS = [{}, VECTORS, FEED, {**VECTORS, **FEED}]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +59,7 @@ def metrics(table: Table) -> dict[str, Any]:
     return dict(info.operation_metrics)
 
 
-@pytest.mark.parametrize("properties", WAYS, ids=["copy", "vectors", "feed", "vectors-feed"])
+@pytest.mark.parametrize("properties", WAYS)
 def test_rows_are_deleted(
     spark: SparkSession, lake: Lake, tmp_path: Path, properties: dict[str, str]
 ) -> None:
@@ -87,7 +84,7 @@ def test_rows_are_deleted(
     assert ids(table) == []
 
 
-@pytest.mark.parametrize("properties", WAYS, ids=["copy", "vectors", "feed", "vectors-feed"])
+@pytest.mark.parametrize("properties", WAYS)
 def test_rows_are_updated(
     spark: SparkSession, lake: Lake, tmp_path: Path, properties: dict[str, str]
 ) -> None:
@@ -188,7 +185,7 @@ def test_changes_of_the_same_file_collide_and_others_do_not(
     assert ids(table) == [i for i in range(30) if i not in (5, 6, 25)]
 
 
-@pytest.mark.parametrize("properties", WAYS, ids=["copy", "vectors", "feed", "vectors-feed"])
+@pytest.mark.parametrize("properties", WAYS)
 def test_each_file_is_read_at_most_twice(
     spark: SparkSession, lake: Lake, tmp_path: Path, properties: dict[str, str]
 ) -> None:

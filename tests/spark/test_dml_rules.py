@@ -27,17 +27,9 @@ from deltalakedb.spark.conditions import resolved
 from deltalakedb.spark.feed import feed_frame
 from deltalakedb.spark.source_options import SourceOptions
 from deltalakedb.table import Table
+from spark.ways import VECTORS, WAYS
 
 from fix_store import Catalogs
-
-VECTORS = {"delta.enableDeletionVectors": "true"}
-FEED = {"delta.enableChangeDataFeed": "true"}
-WAYS = [
-    pytest.param({}, id="copy"),
-    pytest.param(VECTORS, id="vectors", marks=pytest.mark.soak),
-    pytest.param(FEED, id="feed", marks=pytest.mark.soak),
-    pytest.param({**VECTORS, **FEED}, id="vectors-feed"),
-]
 
 
 @pytest.fixture(scope="module")

@@ -19,13 +19,9 @@ from deltalakedb.errors import (
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
 from deltalakedb.table import Table
+from spark.ways import WAYS
 
 from fix_store import Catalogs
-
-VECTORS = {"delta.enableDeletionVectors": "true"}
-FEED = {"delta.enableChangeDataFeed": "true"}
-WAYS = [{}, VECTORS, {**VECTORS, **FEED}, FEED]
-NAMES = ["copy", "vectors", "vectors-feed", "feed"]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +58,7 @@ def merging(spark: SparkSession, lake: Lake, table: Table) -> DeltaTable:
     return DeltaTable.forName(spark, table.name, catalog=lake).alias("t")
 
 
-@pytest.mark.parametrize("properties", WAYS, ids=NAMES)
+@pytest.mark.parametrize("properties", WAYS)
 def test_all_kinds_of_clauses_at_once(
     spark: SparkSession, lake: Lake, tmp_path: Path, properties: dict[str, str]
 ) -> None:
@@ -91,7 +87,7 @@ def test_all_kinds_of_clauses_at_once(
     assert table.snapshot(version=3).to_arrow().num_rows == 12
 
 
-@pytest.mark.parametrize("properties", WAYS[:2], ids=NAMES[:2])
+@pytest.mark.parametrize("properties", WAYS)
 def test_upsert(
     spark: SparkSession, lake: Lake, tmp_path: Path, properties: dict[str, str]
 ) -> None:

@@ -94,8 +94,15 @@ def saved(spark: SparkSession, lake: Lake, url: str, folder: Path, **options: st
     return DeltaTable.forName(spark, name, catalog=lake)
 
 
-@pytest.mark.parametrize("options", [{}, MAPPED], ids=["plain", "mapped"])
-@pytest.mark.parametrize("native", ["true", "false"], ids=["native", "source"])
+@pytest.mark.parametrize(
+    ("native", "options"),
+    [
+        pytest.param("true", MAPPED, id="native-mapped"),
+        pytest.param("false", {}, id="source-plain"),
+        pytest.param("true", {}, id="native-plain", marks=pytest.mark.soak),
+        pytest.param("false", MAPPED, id="source-mapped", marks=pytest.mark.soak),
+    ],
+)
 def test_a_table_made_of_rows_takes_nulls_inside(
     spark: SparkSession, url: str, tmp_path: Path, options: dict[str, str], native: str
 ) -> None:

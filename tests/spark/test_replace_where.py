@@ -21,13 +21,9 @@ from deltalakedb.errors import (
 from deltalakedb.lake import Lake
 from deltalakedb.spark.source_options import SourceOptions
 from deltalakedb.table import Table
+from spark.ways import FEED, VECTORS, WAYS
 
 from fix_store import Catalogs
-
-VECTORS = {"delta.enableDeletionVectors": "true"}
-FEED = {"delta.enableChangeDataFeed": "true"}
-WAYS = [{}, VECTORS, FEED, {**VECTORS, **FEED}]
-NAMES = ["copy", "vectors", "feed", "vectors-feed"]
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +96,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("elsewhere")
-@pytest.mark.parametrize("properties", WAYS, ids=NAMES)
+@pytest.mark.parametrize("properties", WAYS)
 def test_rows_are_replaced_by_any_condition(
     spark: SparkSession, lake: Lake, tmp_path: Path, properties: dict[str, str]
 ) -> None:

@@ -102,9 +102,9 @@ def other_ledger(table: Table) -> None:
     [
         (good, set()),
         (damaged, {Kind.DIFFERENT_COMMIT}),
-        (cut, {Kind.TRUNCATED_COMMIT}),
-        (missing, {Kind.MISSING_COMMIT}),
-        (foreign, {Kind.FOREIGN_COMMIT}),
+        pytest.param(cut, {Kind.TRUNCATED_COMMIT}, marks=pytest.mark.soak),
+        pytest.param(missing, {Kind.MISSING_COMMIT}, marks=pytest.mark.soak),
+        pytest.param(foreign, {Kind.FOREIGN_COMMIT}, marks=pytest.mark.soak),
         (wrong_checkpoint, {Kind.CHECKPOINT_DIFFERS, Kind.LOST_HINT}),
         (no_checkpoint, {Kind.DAMAGED_CHECKPOINT}),
         (other_ledger, {Kind.STATE_DIFFERS, Kind.CHECKPOINT_DIFFERS}),
