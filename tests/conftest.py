@@ -22,7 +22,8 @@ pytest_plugins = [
 REPOSITORY = Path(__file__).resolve().parent.parent
 SOAK = os.environ.get("DELTALAKEDB_SOAK") == "1"
 
-use_quick_java()
+if not SOAK:
+    use_quick_java()
 
 # A deadline would measure the machine, not the code.
 settings.register_profile("dev", deadline=None)

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 # Its best compiler takes more than it gives where no query is asked twice: a quarter of all the
-# time that the tests need.
+# time that the tests need. The long forms run as users do.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _ARCHIVE = Path(__file__).resolve().parent.parent / "build/peers/spark-classes/classes.jsa"
 
