@@ -115,13 +115,13 @@ def find_installation(*, ssl: bool = False) -> Path:
     )
 
 
-def can_use_tls() -> bool:
-    """Tell whether `PostgresServer(ssl=True)` can work here."""
+def why_no_tls() -> str:
+    """What `PostgresServer(ssl=True)` lacks here; nothing where it works."""
     try:
         find_installation(ssl=True)
-    except PostgresUnavailableError:
-        return False
-    return shutil.which("openssl") is not None
+    except PostgresUnavailableError as error:
+        return str(error)
+    return "" if shutil.which("openssl") else "there is no openssl command to make a certificate"
 
 
 class _Account:

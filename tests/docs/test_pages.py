@@ -26,7 +26,7 @@ from deltalakedb.storage import open_storage
 
 from doc_blocks import ROOT, Outcome, Reader, blocks_of, pages
 from fix_s3 import S3Server
-from postgres_server import PostgresServer, can_use_tls
+from postgres_server import PostgresServer, why_no_tls
 
 # Pages whose blocks others run, or that nobody has to run, and why.
 ELSEWHERE = {
@@ -166,7 +166,7 @@ class Machine:
             PGUSER="postgres",
             PATH=f"{self.server._bindir}:{os.environ['PATH']}",
         )
-        if can_use_tls():
+        if not why_no_tls():
             # Where a certificate of the server's own would be: roles.md says what it is for.
             shutil.copy(self.server.certificate, "our-ca.pem")
 
@@ -217,7 +217,7 @@ def _surroundings() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def machine(s3_server: S3Server) -> Iterator[Machine]:
     """A server for these pages alone: they create databases and roles by plain names."""
-    with PostgresServer(fsync=False, ssl=can_use_tls()) as server:
+    with PostgresServer(fsync=False, ssl=not why_no_tls()) as server:
         yield Machine(server, s3_server)
 
 
@@ -251,8 +251,8 @@ def _expect(page: str, printed: list[str]) -> None:
 def _skip_what_is_missing(page: str) -> None:
     if page == "docs/how-to/backup.md" and not shutil.which("sqlite3"):
         pytest.skip("the sqlite3 command is not installed")
-    if page == "docs/how-to/roles.md" and not can_use_tls():
-        pytest.skip("no Postgres build with TLS, or no openssl command")
+    if page == "docs/how-to/roles.md" and (missing := why_no_tls()):
+        pytest.skip(missing)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != SPARK])

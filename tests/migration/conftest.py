@@ -11,10 +11,9 @@ from deltalakedb.store.postgres import PostgresDialect
 from deltalakedb.store.sqlite import SqliteDialect
 from deltalakedb.store.url import Engine, parse_url
 
-from fix_store import Catalogs
+from fix_store import ENGINES, Catalogs
 
 OpenDialect = Callable[[str], Dialect]
-ENGINES: tuple[Engine, ...] = ("postgres", "sqlite", "duckdb")
 DIALECTS: dict[Engine, Callable[..., Dialect]] = {
     "postgres": PostgresDialect,
     "sqlite": SqliteDialect,

@@ -24,7 +24,7 @@ from deltalakedb.store import Store
 from store.test_connections import ask, time_limit, with_options
 
 from fix_store import Catalogs, OpenStore, commit, new_table
-from postgres_server import PostgresServer, can_use_tls
+from postgres_server import PostgresServer, why_no_tls
 
 # --- Postgres -----------------------------------------------------------------------------
 
@@ -32,7 +32,7 @@ from postgres_server import PostgresServer, can_use_tls
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[PostgresServer]:
     """A server that this module may stop; with TLS where that can be had."""
-    with PostgresServer(fsync=False, ssl=can_use_tls()) as server:
+    with PostgresServer(fsync=False, ssl=not why_no_tls()) as server:
         yield server
 
 
@@ -196,9 +196,7 @@ def test_a_role_that_may_not_do_it_is_told_so(
 
 # --- TLS ----------------------------------------------------------------------------------
 
-needs_tls = pytest.mark.skipif(
-    not can_use_tls(), reason="no Postgres build with TLS, or no openssl command, on this machine"
-)
+needs_tls = pytest.mark.skipif(bool(why_no_tls()), reason=why_no_tls())
 IS_ENCRYPTED = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
 
 

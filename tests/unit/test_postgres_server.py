@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 import postgres_server as launcher
-from postgres_server import PostgresServer, PostgresUnavailableError, can_use_tls, is_alive
+from postgres_server import PostgresServer, PostgresUnavailableError, is_alive, why_no_tls
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_a_restarted_server_keeps_its_urls(server: PostgresServer) -> None:
     assert query(url, "SELECT 1") == 1
 
 
-@pytest.mark.skipif(not can_use_tls(), reason="no Postgres with TLS, or no openssl, on this system")
+@pytest.mark.skipif(bool(why_no_tls()), reason=why_no_tls())
 def test_a_server_with_tls_can_be_verified() -> None:
     with PostgresServer(fsync=False, ssl=True) as server:
         url = server.url(tcp=True, sslmode="verify-full", sslrootcert=str(server.certificate))
