@@ -128,6 +128,27 @@ def test_a_stream_of_changes_begins_with_the_table_as_it_is(
     assert {(r.id, r.a, r._change_type, r._commit_version) for r in rows} == {(1, "x", "delete", 3)}
 
 
+def test_a_row_and_its_change_have_the_same_values(
+    spark: SparkSession, lake: Lake, feed: Any, tmp_path: Path
+) -> None:
+    """Also where they come from a function that never says the same twice."""
+    name = str(tmp_path)
+    table = lake.create_table(name, location=str(tmp_path / "t"), schema=ROWS, properties=FEED)
+    table.append(pa.table({"id": [1, 2, 3], "a": ["x", "y", "z"]}))
+    target = DeltaTable.forName(spark, name, catalog=lake)
+    target.update("id = 1", {"a": "uuid()"})
+    news = spark.createDataFrame([(2,), (9,)], "id long").alias("s")
+    merge = target.alias("t").merge(news, "t.id = s.id").whenMatchedUpdate(set={"a": "uuid()"})
+    merge.whenNotMatchedInsert(values={"id": "s.id", "a": "uuid()"}).execute()
+    told = {
+        row.id: row.a
+        for row in feed(name, 2, 3).collect()
+        if row._change_type in ("insert", "update_postimage")
+    }
+    assert told.keys() == {1, 2, 9}
+    assert {row.id: row.a for row in target.toDF().collect()} == {**told, 3: "z"}
+
+
 def streamed(spark: SparkSession, frame: DataFrame, checkpoint: str | None = None) -> list[Any]:
     """All rows that a stream has now."""
     found: list[Any] = []

@@ -215,3 +215,58 @@ def test_comments_and_odd_texts_in_the_condition(
         merging(spark, lake, table).merge(
             source(spark, (1, 1)).alias("s"), "t.id = s.id"
         ).whenMatchedUpdate(set={"v": "s.nope"}).execute()
+
+
+@pytest.mark.parametrize("properties", WAYS)
+def test_rows_that_the_source_lacks_are_asked_for_their_own_columns(
+    spark: SparkSession, lake: Lake, tmp_path: Path, properties: dict[str, str]
+) -> None:
+    table = numbers(lake, tmp_path / "t", properties)
+    news = source(spark, (1, 10)).withColumn("extra", F.lit(None).cast("string")).alias("s")
+    # The source has columns of these names, too: they mean those of the table.
+    (
+        merging(spark, lake, table)
+        .merge(news, "t.id = s.id")
+        .whenMatchedUpdateAll()
+        .whenNotMatchedBySourceDelete("id > 9 AND word = 'old'")
+        .whenNotMatchedBySourceUpdate("id = 5", {"v": "v + id", "word": "concat(word, 'er')"})
+        .execute()
+    )
+    kept = dict.fromkeys((0, 2, 3, 4, 6, 7, 8, 9), (0, "old"))
+    assert rows(table) == {**kept, 1: (10, "new"), 5: (5, "older")}
+    # One that only the source has is null for all of them, and no condition.
+    for condition in ("extra IS NULL", "s.word IS NULL"):
+        refused = merging(spark, lake, table).merge(news, "t.id = s.id")
+        with pytest.raises(InvalidConditionError, match="cannot be resolved"):
+            refused.whenNotMatchedBySourceDelete(condition).execute()
+    assert len(rows(table)) == 10
+
+
+def test_what_is_told_of_files_without_statistics(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    table = numbers(lake, tmp_path / "t", {"delta.dataSkippingNumIndexedCols": "0"})
+    bare = [{"add": {**_add(row), "stats": None}} for row in table.snapshot().files().to_pylist()]
+    table.commit(bare, operation="COMPUTE STATS")
+    told = (
+        merging(spark, lake, table)
+        .merge(source(spark, (1, 10), (2, 20), (30, 5)).alias("s"), "t.id = s.id")
+        .whenMatchedUpdateAll()
+        .whenNotMatchedInsertAll()
+        .execute()
+        .collect()[0]
+    )
+    assert (told.num_updated_rows, told.num_inserted_rows, told.num_deleted_rows) == (2, 1, 0)
+    (last,) = table.history(1)
+    metrics = last.operation_metrics
+    assert (metrics["numTargetRowsCopied"], metrics["numTargetRowsInserted"]) == ("2", "1")
+
+
+def _add(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "path": row["path"],
+        "partitionValues": {},
+        "size": row["size_bytes"],
+        "modificationTime": row["modification_time"],
+        "dataChange": False,
+    }

@@ -91,3 +91,39 @@ def filled(lake: Lake, folder: Path) -> Table:
     for n in range(3):
         table.append(pa.table({"id": [n]}))
     return table
+
+
+@pytest.mark.parametrize("feed", ["false", "true"])
+def test_moments_that_python_has_not(
+    spark: SparkSession, catalogs: Catalogs, tmp_path: Path, feed: str
+) -> None:
+    """The end of the year 9999 in New York is in the year 10000 of UTC."""
+    before = str(spark.conf.get("spark.sql.session.timeZone"))
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        with catalogs.fresh("sqlite") as url, deltalakedb.connect(url) as lake:
+            frame = spark.sql(
+                "SELECT id, timestamp'9999-12-31 23:59:59' AS until, date'9999-12-31' + 1 AS day, "
+                "timestamp_ntz'9999-12-31 23:59:59' AS local FROM range(2)"
+            )
+            table = lake.create_table(
+                "t",
+                location=str(tmp_path / "t"),
+                schema=frame.schema,
+                properties={"delta.enableChangeDataFeed": feed},
+            )
+            table.append(frame)
+            table.append(frame.selectExpr("id + 2 AS id", "until", "day", "local"))
+            target = DeltaTable.forName(spark, "t", catalog=lake)
+            target.update("id = 0", {"id": "10"})
+            merge = target.alias("t").merge(frame.alias("s"), "t.until = s.until AND t.id = s.id")
+            merge.whenMatchedDelete("s.id = 1").whenNotMatchedInsertAll().execute()
+            merge = target.alias("t").merge(frame.alias("s"), "t.day = s.day AND t.id = s.id")
+            merge.whenNotMatchedInsertAll().execute()
+            target.optimize().executeCompaction()
+            target.optimize().executeZOrderBy("until", "day", "local")
+            rows = target.toDF().selectExpr("id", "cast(until as string)", "cast(day as string)")
+            expected = [(n, "9999-12-31 23:59:59", "+10000-01-01") for n in (0, 1, 2, 3, 10)]
+            assert sorted(map(tuple, rows.collect())) == expected
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)

@@ -166,3 +166,13 @@ def test_other_formats_are_left_alone(spark: SparkSession, lake: Lake, tmp_path:
             rows(spark, 1).write.format("deltalakedb").option("catalog", url).save("x.y")
     finally:
         spark.conf.unset(SWITCH)
+
+
+def test_a_folder_may_be_called_like_a_file(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    frame = spark.sql("SELECT id, 'orders.parquet' AS src FROM range(3)")
+    writer = frame.write.format("deltalakedb").option("location", str(tmp_path / "t"))
+    writer.partitionBy("src").save("named.like.a.file")
+    read = spark.read.format("deltalakedb").load("named.like.a.file")
+    assert sorted(map(tuple, read.collect())) == [(n, "orders.parquet") for n in range(3)]

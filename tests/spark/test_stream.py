@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import LongType, StructType
 
 import deltalakedb
+from deltalakedb.actions.schema import schema_to_json
 from deltalakedb.errors import ConfigurationError, MetadataChangedError, SourceChangedError
 from deltalakedb.lake import Lake
 from deltalakedb.spark.datasource import DeltaLakeDbSource
@@ -153,6 +155,79 @@ def test_a_column_that_is_gone_ends_a_query(url: str, table: Table) -> None:
     assert rows(going_on, offset, going_on.latestOffset(offset, ALL)) == [3]
 
 
+def test_columns_that_were_replaced_by_others_of_their_name_end_a_query(
+    url: str, lake: Lake, tmp_path: Path
+) -> None:
+    mapped = {"delta.columnMapping.mode": "name"}
+    table = lake.create_table("t", location=str(tmp_path / "t"), schema=IDS, properties=mapped)
+    add(table, 1)
+    running = reader(url, skipChangeCommits="true")
+    offset = running.latestOffset(running.initialOffset(), ALL)
+    add(table, 2)
+    table.overwrite(pa.table({"id": [3]}), overwrite_schema=True)
+    add(table, 4)
+    # What came before can still be read, with the columns that the query has.
+    before = running.latestOffset(offset, ALL)
+    assert rows(running, offset, before) == [2]
+    with pytest.raises(SourceChangedError, match="'id' of table 't' is new, gone or another"):
+        running.latestOffset(before, ALL)
+    # Started again it has the new ones, which the rows before them have not.
+    again = reader(url, skipChangeCommits="true")
+    assert rows(again, before, again.latestOffset(before, ALL)) == [4]
+    with pytest.raises(SourceChangedError, match="replaced by another one of that name"):
+        again.latestOffset(offset, ALL)
+
+
+def test_a_column_with_a_new_name_is_the_same_column(url: str, lake: Lake, tmp_path: Path) -> None:
+    mapped = {"delta.columnMapping.mode": "name"}
+    table = lake.create_table("t", location=str(tmp_path / "t"), schema=IDS, properties=mapped)
+    add(table, 1)
+    running = reader(url)
+    offset = running.latestOffset(running.initialOffset(), ALL)
+    add(table, 2)
+    table.set_properties({"delta.appendOnly": "false"})  # columns are told, with the old name
+    schema = json.loads(schema_to_json(table.snapshot().schema))
+    schema["fields"][0]["name"] = "number"
+    metadata = replace(table.snapshot().metadata, schema_string=json.dumps(schema))
+    table.commit([metadata], operation="RENAME COLUMN")
+    table.append(pa.table({"number": [3]}))
+    again = reader(url)
+    found = [
+        value
+        for part in again.partitions(offset, again.latestOffset(offset, ALL))
+        for batch in again.read(part)
+        for value in batch.column("number").to_pylist()
+    ]
+    assert sorted(found) == [2, 3]
+
+
+@pytest.mark.parametrize("feed", [False, True], ids=["rows", "changes"])
+def test_partitions_may_change_on_the_way(url: str, lake: Lake, tmp_path: Path, feed: bool) -> None:
+    table = lake.create_table(
+        "t",
+        location=str(tmp_path / "t"),
+        schema=pa.schema([("id", pa.int64()), ("day", pa.string())]),
+        partition_by=["day"],
+        properties={"delta.enableChangeDataFeed": "true"},
+    )
+    table.append(pa.table({"id": [1], "day": ["mon"]}))
+    for n, day, partitions in ((2, "tue", []), (3, "wed", ["day"])):
+        rows = pa.table({"id": [n], "day": [day]})
+        table.overwrite(rows, overwrite_schema=True, partition_by=partitions)
+    options = {"readChangeFeed": "true"} if feed else {"ignoreChanges": "true"}
+    made = reader(url, startingVersion="1", **options)
+    start = made.initialOffset()
+    found = [
+        (row["id"], row["day"], row.get("_change_type", "insert"))
+        for part in made.partitions(start, made.latestOffset(start, ALL))
+        for batch in made.read(part)
+        for row in batch.to_pylist()
+    ]
+    added = [(1, "mon", "insert"), (2, "tue", "insert"), (3, "wed", "insert")]
+    gone = [(1, "mon", "delete"), (2, "tue", "delete")] if feed else []
+    assert sorted(found) == sorted(added + gone)
+
+
 def test_versions_that_expired_are_not_passed_over(
     url: str, lake: Lake, table: Table, tmp_path: Path
 ) -> None:
@@ -168,6 +243,11 @@ def test_versions_that_expired_are_not_passed_over(
         running.latestOffset(offset, ALL)
     careless = reader(url, failOnDataLoss="false")
     assert rows(careless, offset, careless.latestOffset(offset, ALL)) == [4, 5]
+    feed = reader(url, failOnDataLoss="false", readChangeFeed="true")
+    assert changes(feed, offset, feed.latestOffset(offset, ALL)) == [
+        (4, "insert", 4),
+        (5, "insert", 5),
+    ]
     lake.restore_expired("t", str(tmp_path / "archive"))
     assert rows(running, offset, running.latestOffset(offset, ALL)) == [2, 3, 4, 5]
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.actions import Action, AddFile, CdcFile, RemoveFile
 from deltalakedb.actions.codec import from_dict
@@ -26,7 +26,7 @@ from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.actions.partition import decode_path
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.actions.values import CHANGE_TYPE
-from deltalakedb.errors import UnsupportedFeatureError
+from deltalakedb.errors import DataFileError, UnsupportedFeatureError
 from deltalakedb.snapshot.data_files import DataFile, deleted_rows
 from deltalakedb.snapshot.dataset import layout_of
 from deltalakedb.snapshot.deletion_vectors import parse_bitmap
@@ -51,6 +51,10 @@ if TYPE_CHECKING:
     from deltalakedb.snapshot import Snapshot
     from deltalakedb.table import Table
     from deltalakedb.transaction.change import Committed
+
+
+_OUTCOME: Final = "__deltalakedb_outcome"
+_MADE: Final = "__deltalakedb_made"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,16 @@ class RowEdit:
         import pyarrow as pa
 
         rows = rows_of_files(files)
-        named = [counts.get(self._spark_name(row), 0) for row in rows]
+        names = [self._spark_name(row) for row in rows]
+        unknown = counts.keys() - set(names)
+        if unknown:
+            # To go on would leave rows as they are that have to change.
+            raise DataFileError(
+                f"Spark has read a file of table {self.snapshot.table.name!r} by another name than "
+                f"the table has for it: {min(unknown)}",
+                fix="Nothing was changed; please report this, with the name of the file",
+            )
+        named = [counts.get(name, 0) for name in names]
         chosen = [i for i, count in enumerate(named) if count]
         return Touched(
             files.take(pa.array(chosen, pa.int64())),
@@ -313,22 +326,43 @@ def emit(
 
     if not with_type:
         return _emit_one(frame, outcomes, names)
-    chosen: Column | None = None
-    for outcome in outcomes:
-        made = F.array(
-            *(
-                F.struct(
-                    *(v.alias(n) for v, n in zip(_padded(values, names), names, strict=True)),
-                    F.lit(kind).cast("string").alias(CHANGE_TYPE),
-                )
+    number = F.lit(None).cast("int")
+    for i, outcome in reversed(list(enumerate(outcomes))):
+        number = F.when(outcome.when, F.lit(i)).otherwise(number)
+    # Values that are told twice are made once: a row and its change data have the same uuid().
+    made: Column = F.lit(None)
+    for i, outcome in enumerate(outcomes):
+        twice = _told_twice(outcome)
+        if twice is not None:
+            made = F.when(F.col(_OUTCOME) == i, _row(twice, names)).otherwise(made)
+    chosen: Column = F.lit(None)
+    for i, outcome in enumerate(outcomes):
+        if outcome.rows:
+            twice = _told_twice(outcome)
+            known = [F.col(_MADE).getField(name) for name in names]
+            rows = [
+                _row(known if values is twice else values, names, F.lit(kind).cast("string"))
                 for values, kind in outcome.rows
-            )
-        )
-        if not outcome.rows:
-            made = F.lit(None)
-        chosen = F.when(outcome.when, made) if chosen is None else chosen.when(outcome.when, made)
-    assert chosen is not None  # noqa: S101 - there is always one
-    return frame.select(F.inline(chosen))
+            ]
+            chosen = F.when(F.col(_OUTCOME) == i, F.array(*rows)).otherwise(chosen)
+    numbered = frame.withColumn(_OUTCOME, number).withColumn(_MADE, made)
+    return numbered.select(F.inline(chosen))
+
+
+def _told_twice(outcome: Emitted) -> Sequence[Column] | None:
+    """The values of an outcome that are a row and change data."""
+    for i, (values, _) in enumerate(outcome.rows):
+        if any(values is others for others, _ in outcome.rows[i + 1 :]):
+            return values
+    return None
+
+
+def _row(values: Sequence[Column], names: Sequence[str], kind: Column | None = None) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    told = [] if kind is None else [kind.alias(CHANGE_TYPE)]
+    padded = zip(_padded(values, names), names, strict=True)
+    return F.struct(*(value.alias(name) for value, name in padded), *told)
 
 
 def _emit_one(frame: DataFrame, outcomes: Sequence[Emitted], names: Sequence[str]) -> DataFrame:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import (
@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType as SparkStruct
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.actions.schema import (
     StructType,
+    physical_name,
     schema_from_json,
     schema_to_json,
     with_nulls,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
 
+    from deltalakedb.actions import Metadata
     from deltalakedb.snapshot import Snapshot
 
 _FILES_A_TASK: Final = 64
@@ -147,6 +149,12 @@ class ReadPlan:
             TableProperties(snapshot.properties).column_mapping_mode,
             dict(snapshot.storage_options),
         )
+
+    def at(self, then: Metadata) -> ReadPlan:
+        """For files of an earlier version: the table may have been partitioned otherwise."""
+        partitions = {physical_name(then.schema.field(name)) for name in then.partition_columns}
+        names = [f.name for f in self.schema.fields if physical_name(f) in partitions]
+        return replace(self, partition_columns=tuple(names))
 
     def batches(self, files: pa.Table) -> Iterator[pa.RecordBatch]:
         """The rows of files."""

@@ -29,7 +29,12 @@ from deltalakedb.actions.datatypes import (
 )
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.actions.values import CHANGE_TYPE
-from deltalakedb.errors import ConfigurationError, SourceChangedError, UnsupportedFeatureError
+from deltalakedb.errors import (
+    ConfigurationError,
+    SourceChangedError,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
 from deltalakedb.snapshot.added_files import files_of_adds
 from deltalakedb.snapshot.data_files import DataFile, TableLayout, deleted_rows
 from deltalakedb.snapshot.dataset import layout_of
@@ -82,6 +87,11 @@ class Changes(InputPartition):
         self.version = version
         self.moment = moment
         self.rows = rows
+
+    @property
+    def of_removed(self) -> bool:
+        """Whether the files are gone, and were written before this version."""
+        return self.kind == "delete" and self.rows is None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, each with what happened to it."""
@@ -161,7 +171,9 @@ def planned_changes(table: Table, first: int, last: int, columns: StructType) ->
     newest = table.snapshot(last)
     plan = replace(ReadPlan.of(newest), schema=columns)
     layout = layout_of(newest)
-    _check_columns(table, table.snapshot(first).metadata, columns, first)
+    after = table.snapshot(first).metadata
+    _check_columns(table, after, columns, first)
+    before = metadata_at(table, first - 1) or after
     moments = {
         record.version: record.committed_at
         for record in table.history(
@@ -173,12 +185,24 @@ def planned_changes(table: Table, first: int, last: int, columns: StructType) ->
         actions = table.actions(version)
         for action in actions:
             if isinstance(action, Metadata):
+                after = action
                 _check_columns(table, action, columns, version)
         for change in changes_of(table, version, actions, moments[version], layout):
             # The reader itself was sent to the tasks before this was known.
-            change.plan = plan
+            change.plan = plan.at(before if change.of_removed else after)
             found.append(change)
+        before = after
     return found
+
+
+def metadata_at(table: Table, version: int) -> Metadata | None:
+    """The columns of a version; None before the first, and where it has expired."""
+    if version < 0:
+        return None
+    try:
+        return table.snapshot(version).metadata
+    except VersionNotFoundError:
+        return None
 
 
 def changes_of(

@@ -68,8 +68,9 @@ class FeedStreamReader(StreamReader):
             found = list(self._first_rows(table, first, last)) if first.in_snapshot else []
             if not last.in_snapshot:
                 done = first.began if first.in_snapshot else first.version
-                if done < last.version:
-                    found += planned_changes(table, done + 1, last.version, self._schema)
+                kept = self._kept(table, done + 1, last.version)
+                if kept <= last.version:
+                    found += planned_changes(table, kept, last.version, self._schema)
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -77,15 +78,24 @@ class FeedStreamReader(StreamReader):
         if isinstance(partition, Changes):
             yield from partition.batches()
 
+    def _kept(self, table: Table, first: int, last: int) -> int:
+        """The first of these versions that is there; those before it may be passed over."""
+        for version in range(first, last + 1):
+            if self._actions(table, version):
+                return version
+        return last + 1
+
     def _first_rows(self, table: Table, first: Offset, last: Offset) -> Iterator[Changes]:
         """The table as it was when the query began: all of it is new."""
         then = table.snapshot(first.began)
         files = self._first_files(table, first)
         if last.in_snapshot:
             files = files.slice(0, last.index - first.index)
+        self._check_readable(table, then.version, then.metadata)
+        plan = replace(ReadPlan.of(table.snapshot()), schema=self._schema).at(then.metadata)
         for some in in_parts(files):
             change = Changes(some, "insert", then.version, then.timestamp)
-            change.plan = replace(ReadPlan.of(then), schema=self._schema)
+            change.plan = plan
             yield change
 
     def _sizes(self, table: Table, version: int) -> list[int]:

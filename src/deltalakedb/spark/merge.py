@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from deltalakedb.actions import Metadata
@@ -59,6 +61,8 @@ _SOURCE_ROW: Final = "__deltalakedb_source_row"
 _CLAUSE: Final = "__deltalakedb_clause"
 _AT_FILE: Final = "__deltalakedb_at_file"
 _AT_ROW: Final = "__deltalakedb_at_row"
+_WHEN: Final = "__deltalakedb_when_"
+_NEW: Final = "__deltalakedb_new_"
 _NO_CLAUSE: Final = -1
 
 
@@ -122,6 +126,8 @@ class _Merge:
         self._s = _alias_of(source) or _PLAIN_SOURCE
         self._given_source = source
         self._kept: list[DataFrame] = []
+        self._apart: set[int] = set()
+        """Clauses whose names mean the table's columns, where the source has some of that name."""
         if evolve:
             self._add_columns(source)
 
@@ -251,8 +257,10 @@ class _Merge:
         try:
             target = self._widened(self._change.empty).alias(self._t)
             joined = target.join(source, as_column(self._condition), "inner")
-            joined.select(*self._resolvable(inserting=False))
-            source.select(*self._resolvable(inserting=True))
+            joined.select(*self._resolvable("matched"))
+            source.select(*self._resolvable("not matched"))
+            target.select(*self._resolvable("not matched by source"))
+            self._apart = self._ambiguous(joined)
             plan = getattr(joined, "_jdf", None)
             if plan is None:
                 _ = joined.schema
@@ -268,13 +276,29 @@ class _Merge:
             return self._condition
         return str(analyzed.condition().get().sql())
 
-    def _resolvable(self, *, inserting: bool) -> list[Column]:
-        """What clauses evaluate: with a row of the table, or of the source alone."""
+    def _resolvable(self, kind: Kind) -> list[Column]:
+        """What clauses evaluate: with rows of both, of the source alone, or of the table alone."""
         found = []
         for number, clause in enumerate(self._clauses):
-            if (clause.kind == "not matched") == inserting:
-                found += self._values.get(number, [])
-                found += [] if clause.condition is None else [holds(clause.condition)]
+            if clause.kind == kind:
+                found += self._evaluated(number, clause)
+        return found
+
+    def _evaluated(self, number: int, clause: Clause) -> list[Column]:
+        when = [] if clause.condition is None else [holds(clause.condition)]
+        return [*self._values.get(number, []), *when]
+
+    def _ambiguous(self, joined: DataFrame) -> set[int]:
+        """Clauses for rows that the source lacks, which cannot be resolved beside its columns."""
+        from pyspark.errors import AnalysisException
+
+        found = set()
+        for number, clause in enumerate(self._clauses):
+            if clause.kind == "not matched by source":
+                try:
+                    joined.select(*self._evaluated(number, clause))
+                except AnalysisException:
+                    found.add(number)
         return found
 
     # --- finding ----------------------------------------------------------------------------
@@ -305,6 +329,10 @@ class _Merge:
 
         how = "left" if self._by_source else "inner"
         target = self._widened(self._change.rows(files)).alias(self._t)
+        conditions = {i: self._clauses[i].condition for i in self._apart}
+        target = target.withColumns(
+            {f"{_WHEN}{i}": holds(given) for i, given in conditions.items() if given is not None}
+        )
         joined = target.join(self._source, as_column(self._condition), how)
         matched = F.col(_SOURCE_ROW).isNotNull()
         clause = self._clause_number(matched)
@@ -329,7 +357,8 @@ class _Merge:
                 continue
             applies = matched if clause.kind == "matched" else ~matched
             if clause.condition is not None:
-                applies = applies & holds(clause.condition)
+                apart = i in self._apart
+                applies = applies & (F.col(f"{_WHEN}{i}") if apart else holds(clause.condition))
             number = F.when(applies, F.lit(i)) if number is None else number.when(applies, F.lit(i))
         return F.lit(_NO_CLAUSE) if number is None else number.otherwise(F.lit(_NO_CLAUSE))
 
@@ -386,7 +415,7 @@ class _Merge:
         metrics: dict[str, int],
     ) -> None:
         change = self._change
-        copied = 0
+        copied: int | None = 0
         parts: list[tuple[DataFrame, Sequence[Emitted]]] = []
         if decided is not None and touched.rows:
             marking = change.with_vectors and has_counts(touched.rows)
@@ -395,7 +424,9 @@ class _Merge:
                 change.mark(touched, change.positions(positions))
             else:
                 change.remove(touched.rows)
-                copied = sum(live_rows(row) or 0 for row in touched.rows) - touched.changed
+                counts = [live_rows(row) for row in touched.rows]
+                known = [count for count in counts if count is not None]
+                copied = sum(known) - touched.changed if len(known) == len(counts) else None
             if not marking or change.change_data or self._updates():
                 parts.append(self._changed(decided, touched, marking=marking))
         if self._inserting:
@@ -405,6 +436,9 @@ class _Merge:
         output = written_rows(change.parts.adds)
         updated = sum(metrics.get(name, 0) for name in ("matched updated", "source updated"))
         deleted = sum(metrics.get(name, 0) for name in ("matched deleted", "source deleted"))
+        if copied is None:
+            # Files without statistics do not tell how many rows they had.
+            copied = output - updated - self._count_inserted(pairs)
         found = dict(metrics)
         metrics.clear()
         metrics.update(
@@ -436,6 +470,10 @@ class _Merge:
 
         change = self._change
         target = self._widened(change.rows(touched.files)).alias(self._t)
+        apart = {i: self._values[i] for i in self._apart if i in self._values}
+        target = target.withColumns(
+            {f"{_NEW}{i}": F.struct(*_numbered(values)) for i, values in apart.items()}
+        )
         where = (F.col(FILE) == F.col(_AT_FILE)) & (F.col(ROW) == F.col(_AT_ROW))
         chosen = decided.withColumnRenamed(_SOURCE_ROW, "__deltalakedb_partner")
         partner = F.col("__deltalakedb_partner") == F.col(_SOURCE_ROW)
@@ -457,10 +495,14 @@ class _Merge:
     def _emitted(
         self, number: int, clause: Clause, before: list[Column]
     ) -> list[tuple[list[Column], str | None]]:
+        from pyspark.sql import functions as F  # noqa: N812
+
         feed = self._change.change_data
         if clause.act == "delete":
             return [(before, "delete")] if feed else []
         after = self._values[number]
+        if number in self._apart:
+            after = [F.col(f"{_NEW}{number}").getField(f"_{i}") for i in range(len(after))]
         changes: list[tuple[list[Column], str | None]] = [
             (before, "update_preimage"),
             (after, "update_postimage"),
@@ -486,6 +528,13 @@ class _Merge:
                 made.append((values, "insert"))
             outcomes.append(Emitted(applies, made))
         return alone, outcomes
+
+    def _count_inserted(self, pairs: DataFrame) -> int:
+        """How many rows of the source are inserted."""
+        if not self._inserting:
+            return 0
+        alone, outcomes = self._inserted(pairs)
+        return alone.where(reduce(or_, [outcome.when for outcome in outcomes])).count()
 
     def _widened(self, rows: DataFrame) -> DataFrame:
         """The rows with the columns that the table gets by this MERGE."""
@@ -529,6 +578,10 @@ def _check_clauses(clauses: Sequence[Clause]) -> None:
                 why="They would never be reached",
                 fix="Give it a condition, or make it the last one of its kind",
             )
+
+
+def _numbered(values: Sequence[Column]) -> list[Column]:
+    return [value.alias(f"_{i}") for i, value in enumerate(values)]
 
 
 def _metric(clause: Clause) -> str:

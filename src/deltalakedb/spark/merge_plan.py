@@ -8,7 +8,7 @@ are a few.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlglot
@@ -21,8 +21,9 @@ from deltalakedb.spark.query_text import conjuncts
 from deltalakedb.spark.scan import quoted, spark_types
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SENT_BYTES: Final = 64 * 1024 * 1024
 # What a value takes, about; any other takes 8 bytes.
 _WIDTHS: Final = {"string": 40, "binary": 100, "struct": 200, "array": 200, "map": 200}
@@ -93,7 +94,7 @@ def source_bounds(
     partitions = {name.lower() for name in partition_columns}
     asked = []
     for i, key in enumerate(used):
-        value = F.expr(key.source)
+        value = _number(F.expr(key.source), str(schema.field(key.column).type))
         if key.column.lower() in partitions:
             asked.append(F.slice(F.collect_set(value), 1, _MOST_VALUES + 1).alias(f"v{i}"))
         else:
@@ -105,7 +106,9 @@ def source_bounds(
         values = [value for value in row[i] if value is not None]
         if not values:
             return ["false"]
-        literals = [_literal(value, kind) for value in values]
+        literals = [text for value in values if (text := _literal(value, kind)) is not None]
+        if len(literals) < len(values):
+            continue
         if key.column.lower() in partitions:
             if len(values) <= _MOST_VALUES:
                 told.append(f"{quoted(key.column)} IN ({', '.join(literals)})")
@@ -114,14 +117,27 @@ def source_bounds(
     return told
 
 
-def _literal(value: Any, kind: str) -> str:
+def _number(value: Column, kind: str) -> Column:
+    """Days and moments as numbers: Spark has some before and after those of Python."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if kind == "date":
+        return F.unix_date(value)
+    return F.unix_micros(value) if kind == "timestamp" else value
+
+
+def _literal(value: Any, kind: str) -> str | None:
+    """A value (see `_number`) as SQL; None where it cannot be said."""
     if kind == "string":
         return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
-    if kind == "date":
-        return f"DATE '{value.isoformat()}'"
-    if kind == "timestamp":
-        moment = value.astimezone(UTC)
-        return f"TIMESTAMP '{moment.isoformat(sep=' ', timespec='microseconds')}'"
+    try:
+        if kind == "date":
+            return f"DATE '{(_EPOCH + timedelta(days=value)).date().isoformat()}'"
+        if kind == "timestamp":
+            moment = _EPOCH + timedelta(microseconds=value)
+            return f"TIMESTAMP '{moment.isoformat(sep=' ', timespec='microseconds')}'"
+    except OverflowError:
+        return None
     return repr(value)
 
 

@@ -298,7 +298,8 @@ def _taken_over(
 
 
 def _files(staged: Path) -> Iterator[Path]:
-    for path in sorted(staged.rglob("*.parquet")):
+    # Folders are named after values, and a value may be anything.
+    for path in sorted(path for path in staged.rglob("*.parquet") if path.is_file()):
         if not path.name.startswith((".", "_")):
             yield path
 

@@ -257,7 +257,7 @@ def _bucket(frame: DataFrame, path: ColumnPath, share: float) -> Column:
     """Which of 256 ranges with about as many rows each a value lies in; nulls in the first."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    column = F.col(".".join(map(quoted, path)))
+    column = _sortable(frame, F.col(".".join(map(quoted, path))))
     shares = [i / _BUCKETS for i in range(1, _BUCKETS)]
     known = frame.select(column.alias("v")).where("v IS NOT NULL")
     if known.schema["v"].dataType.typeName() in ("float", "double"):
@@ -270,6 +270,18 @@ def _bucket(frame: DataFrame, path: ColumnPath, share: float) -> Column:
     values = [bytes(row.v) if isinstance(row.v, bytearray) else row.v for row in sample]
     bounds = sorted({values[int(share * len(values))] for share in shares}) if values else []
     return F.when(column.isNull(), F.lit(0)).otherwise(_search(column, bounds, 0))
+
+
+def _sortable(frame: DataFrame, column: Column) -> Column:
+    """Days and moments as numbers: Spark has some before and after those of Python."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    kind = frame.select(column.alias("v")).schema["v"].dataType.typeName()
+    if kind == "date":
+        return F.unix_date(column)
+    if kind in ("timestamp", "timestamp_ntz"):
+        return F.unix_micros(column.cast("timestamp"))
+    return column
 
 
 def _search(column: Column, bounds: Sequence[Any], first: int) -> Column:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
 # Names of the same store: Hadoop's connector for S3 answers to s3a only.
 _HADOOP: Final = {"s3": "s3a", "s3n": "s3a", "gcs": "gs", "az": "abfss", "azure": "abfss"}
-# What Java leaves as it is in the path of a URI.
+# What Java leaves as it is in the path of a URI, of ASCII; beyond that all but spaces and controls.
 _LEGAL: Final = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-!.~'()*:@&=+$,;/"
 )
+_NOT_LEGAL: Final = frozenset({"Cc", "Zs", "Zl", "Zp"})
 
 
 def hadoop_uri(location: str, log_path: str) -> str:
@@ -37,7 +39,9 @@ def metadata_path(uri: str) -> str:
 def java_encoded(path: str) -> str:
     """A path as Java writes it in a URI: characters beyond ASCII stay as they are."""
     return "".join(
-        char if char in _LEGAL or (char > "\x7f" and char.isprintable()) else _escaped(char)
+        char
+        if char in _LEGAL or (char > "\x7f" and unicodedata.category(char) not in _NOT_LEGAL)
+        else _escaped(char)
         for char in path
     )
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -24,11 +26,14 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from deltalakedb.actions import Action, AddFile, Metadata, RemoveFile
-from deltalakedb.actions.datatypes import StructType, with_nulls
+from deltalakedb.actions.datatypes import DataType, StructType, physical_name, with_nulls
+from deltalakedb.actions.properties import TableProperties
 from deltalakedb.errors import ConfigurationError, SourceChangedError, VersionNotFoundError
 from deltalakedb.snapshot.added_files import files_of_adds
 from deltalakedb.snapshot.listing import DEFAULT_COLUMNS
 from deltalakedb.spark.datasource import FileGroup, ReadPlan, groups
+from deltalakedb.spark.feed import metadata_at
+from deltalakedb.transaction.schema_change import Comparison, schema_problem
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -174,19 +179,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         last = Offset.read(end)
         first = Offset.read(start).same_query(last)
-        found: list[pa.Table] = []
+        found: list[tuple[ReadPlan, pa.Table]] = []
         with self._given.open() as lake:
             table = self._table(lake, last)
             # The columns of the query, and not those that the table may have got since.
             plan = replace(ReadPlan.of(table.snapshot()), schema=self._schema)
             for unit in self._units(table, first):
+                files = unit.files
                 if unit.before.version == last.version:
-                    found.append(unit.files.slice(0, last.index - unit.before.index))
+                    files = files.slice(0, last.index - unit.before.index)
+                found.append((plan if unit.then is None else plan.at(unit.then), files))
+                if unit.before.version == last.version or unit.after == last:
                     break
-                found.append(unit.files)
-                if unit.after == last:
-                    break
-        return groups(plan, pa.concat_tables(found)) if found else []
+        return [
+            group
+            for then, units in groupby(found, key=itemgetter(0))
+            for group in groups(then, pa.concat_tables([files for _, files in units]))
+        ]
 
     def _table(self, lake: Lake, offset: Offset) -> Table:
         """The table that an offset is of."""
@@ -211,17 +220,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _units(self, table: Table, begin: Offset) -> Iterator[_Unit]:
         """What comes after an offset: the rest of the snapshot or version, then one by one."""
         offset = begin
+        then = metadata_at(table, offset.began if offset.in_snapshot else offset.version)
         if offset.in_snapshot:
             after = offset.after(offset.began)
-            yield _Unit(offset, after, self._first_files(table, offset))
+            yield self._unit(table, offset, after, self._first_files(table, offset), then)
             offset = after
         head = self._head(table)
         while offset.version < head:
             version = offset.version + 1
             after = offset.after(version)
-            files = self._added(table, version)
-            yield _Unit(offset, after, files.slice(offset.index))
+            actions = self._actions(table, version)
+            files = self._added(table, version, actions)
+            then = next((one for one in actions if isinstance(one, Metadata)), then)
+            yield self._unit(table, offset, after, files.slice(offset.index), then)
             offset = after
+
+    def _unit(
+        self, table: Table, before: Offset, after: Offset, files: pa.Table, then: Metadata | None
+    ) -> _Unit:
+        """Refused where the columns of the files cannot be shown as those of the query."""
+        if files.num_rows and then is not None:
+            self._check_readable(table, after.version, then)
+        return _Unit(before, after, files, then)
 
     def _first_files(self, table: Table, offset: Offset) -> pa.Table:
         """What an offset leaves of the table as it was when the query began."""
@@ -233,9 +253,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _head(self, table: Table) -> int:
         return table.snapshot().version if self._until is None else self._until
 
-    def _added(self, table: Table, version: int) -> pa.Table:
+    def _added(self, table: Table, version: int, actions: Sequence[Action]) -> pa.Table:
         """The files that a version added; refused where it did more than that."""
-        actions = self._actions(table, version)
         adds = [a for a in actions if isinstance(a, AddFile) and a.data_change]
         removes = [a for a in actions if isinstance(a, RemoveFile) and a.data_change]
         given = self._given
@@ -268,21 +287,42 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check_columns(self, table: Table, version: int, after: Metadata) -> None:
         """Refuse rows with other columns than the query has; some of its own may come later."""
-        changed = [
-            column.name
-            for column in with_nulls(after.schema).fields
-            if (known := self._schema.get(column.name)) is None or known.type != column.type
-        ]
-        missing = [c.name for c in self._schema.fields if after.schema.get(c.name) is None]
-        if missing:
-            now = table.snapshot().schema
-            changed += [name for name in missing if now.get(name) is None]
+        ours, now = self._schema, with_nulls(table.snapshot().schema)
+        if _told(ours) == _told(now):
+            return  # What this version had may be an earlier form of them: see `_check_readable`.
+        theirs = with_nulls(after.schema)
+        changed = [name for name, told in _told(theirs).items() if _told(ours).get(name) != told]
+        gone = [one.name for one in ours.fields if theirs.get(one.name) is None]
+        changed += [name for name in gone if now.get(name) is None]
         if changed:
             raise SourceChangedError(
                 f"Column {changed[0]!r} of table {table.name!r} is new, gone or another one since "
                 f"version {version}",
                 why="A query has the columns that the table had when it was started",
                 fix="Start the query again: it goes on from where it was, with the new columns",
+            )
+
+    def _check_readable(self, table: Table, version: int, then: Metadata) -> None:
+        """Refuse files whose values would be lost under the columns of the query."""
+        if _told(then.schema) == _told(self._schema):
+            return
+        now = TableProperties(table.snapshot().properties)
+        how = Comparison(
+            mapped_before=TableProperties(then.configuration).column_mapping_mode != "none",
+            mapped_after=now.column_mapping_mode != "none",
+            widening=now.enable_type_widening,
+        )
+        ours, theirs = _told(self._schema), _told(then.schema)
+        others = [name for name in ours.keys() & theirs if ours[name][0] != theirs[name][0]]
+        problem = schema_problem(then.schema, self._schema, how)
+        if others:
+            problem = f"the column {min(others)!r} was replaced by another one of that name"
+        if problem:
+            raise SourceChangedError(
+                f"Rows of version {version} of table {table.name!r} cannot be shown with the "
+                "columns of this query",
+                why=f"Since then, {problem}",
+                fix="Begin anew, with an empty checkpoint",
             )
 
 
@@ -293,6 +333,8 @@ class _Unit:
     before: Offset
     after: Offset
     files: pa.Table
+    then: Metadata | None
+    """The columns that the files were written with; None where that is not known any more."""
 
 
 class Room:
@@ -348,6 +390,11 @@ class Room:
         if self._size is not None:
             self._size -= sum(sizes)
         return True
+
+
+def _told(schema: StructType) -> dict[str, tuple[str, DataType]]:
+    """The columns of a schema, as far as they tell how files are read."""
+    return {f.name: (physical_name(f), f.type) for f in with_nulls(schema).fields}
 
 
 def _first_since(table: Table, moment: str) -> int:

@@ -132,6 +132,7 @@ class Counter:
         self._low: dict[ColumnPath, Any] = {}
         self._high: dict[ColumnPath, Any] = {}
         self._unbounded: set[ColumnPath] = set()
+        self._unknown: set[ColumnPath] = set()
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Count the rows of a batch with the table's logical columns."""
@@ -154,7 +155,12 @@ class Counter:
             self._unbounded.add(path)
             array = array.filter(pc.invert(pc.is_nan(array)))
         found = pc.min_max(array)
-        low, high = found["min"].as_py(), found["max"].as_py()
+        try:
+            low, high = found["min"].as_py(), found["max"].as_py()
+        except (ValueError, OverflowError):
+            # No value of Python's, such as a moment after the year 9999: nothing is known of both.
+            self._unknown.add(path)
+            return
         if low is None:
             return
         self._low[path] = low if path not in self._low else min(low, self._low[path])
@@ -162,10 +168,12 @@ class Counter:
 
     def stats(self) -> str:
         """The JSON of `add.stats`."""
-        high = {path: value for path, value in self._high.items() if path not in self._unbounded}
+        low = {path: value for path, value in self._low.items() if path not in self._unknown}
+        above = self._unbounded | self._unknown
+        high = {path: value for path, value in self._high.items() if path not in above}
         found = Statistics(
             num_records=self.rows,
-            min_values=self._low,
+            min_values=low,
             max_values=high,
             null_count=self._nulls,
             tight_bounds=True,
