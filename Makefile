@@ -31,7 +31,7 @@ peers: $(READY) ## bring the engines that need a place of their own (build/peers
 
 demo: $(READY) ## the whole story on SQLite, in under two minutes (data: build/demo; ARGS=--keep keeps its page open)
 	@rm -rf build/demo
-	@$(BIN)/python -m deltalakedb.demo --folder build/demo $(ARGS)
+	@$(BIN)/python -m deltalakedb demo --folder build/demo $(ARGS)
 
 test: $(READY) peers ## run the tests, a real Postgres included (ARGS="-k name" narrows them)
 	@if [ -n "$(SCRATCH)" ]; then \

@@ -40,16 +40,17 @@ def connect(
     clock: Clock | None = None,
     storage_options: Mapping[str, str] | None = None,
     mirror: str = "inline",
+    create: bool = True,
 ) -> Lake:
     """Open the catalog at `url`: sqlite:///lake.db, duckdb:///lake.duckdb, postgresql://….
 
-    An empty database gets its schema, any other is checked. `committer` is the name written with
-    each commit (default: the user of this process), `retry` says how often and how long a commit
-    is tried again. `storage_options` are the settings of the object store that tables lie in
-    (credentials, region, endpoint); what is not given comes from the environment. With
-    `mirror="inline"` each commit is published to `_delta_log` right away, and whatever fails is
-    tried again; "worker" leaves all of it to `deltalakedb mirror run`. The result is also a context
-    manager.
+    A database without a catalog gets one, or is refused if `create` is false; the schema of a
+    catalog is checked. `committer` is the name written with each commit (default: the user of this
+    process), `retry` says how often and how long a commit is tried again. `storage_options` are the
+    settings of the object store that tables lie in (credentials, region, endpoint); what is not
+    given comes from the environment. With `mirror="inline"` each commit is published to
+    `_delta_log` right away, and whatever fails is tried again; "worker" leaves all of it to
+    `deltalakedb mirror run`. The result is also a context manager.
     """
     from deltalakedb.lake import Lake
 
@@ -60,6 +61,7 @@ def connect(
         clock=clock,
         storage_options=storage_options,
         mirror=mirror,
+        create=create,
     )
 
 

@@ -75,6 +75,10 @@ class CatalogUnreachableError(CatalogError):
     """The database cannot be opened: wrong host, password, file, or permission."""
 
 
+class CatalogNotFoundError(CatalogError):
+    """There is no catalog at this URL, and none was to be made."""
+
+
 class CatalogBusyError(CatalogError):
     """Another writer or process held the database for longer than the time limit."""
 

@@ -90,15 +90,16 @@ class Lake:
         clock: Clock | None = None,
         storage_options: Mapping[str, str] | None = None,
         mirror: str = "inline",
+        create: bool = True,
     ) -> Self:
-        """Open a catalog; an empty database gets its schema, any other is checked.
+        """Open a catalog. Where there is none it is made, or without `create` refused.
 
         With `mirror="inline"` each commit is published to `_delta_log` before it returns, if the
         object store lets it; with "worker" that is left to `deltalakedb mirror run`.
         """
         store = Store.open(url, clock=clock, storage_options=storage_options)
         try:
-            store.migrator.ensure()
+            store.migrator.ensure(create=create)
             made = cls(store, committer=committer, retry=retry, mirror=mirror)
         except BaseException:
             store.abandon()

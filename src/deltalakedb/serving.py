@@ -12,6 +12,7 @@ Guarantees:
 from __future__ import annotations
 
 import io
+import ipaddress
 import socket
 import threading
 import time
@@ -19,6 +20,7 @@ from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import urlsplit
 
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.telemetry import logger
@@ -42,6 +44,33 @@ def small_number(text: str, most: int) -> int | None:
         return None
     number = int(text)
     return number if number <= most else None
+
+
+def host_of(given: str) -> str | None:
+    """The name or address in a header `Host`; None where there is none."""
+    try:
+        return urlsplit(f"//{given}").hostname
+    except ValueError:
+        return None
+
+
+def is_address(host: str | None) -> bool:
+    """Whether a host is `localhost` or an IP address, which no other site can be the name of."""
+    if host is None:
+        return False
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 class Handler(BaseHTTPRequestHandler):

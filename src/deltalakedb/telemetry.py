@@ -102,7 +102,7 @@ class Metrics:
                     if bare not in known:
                         known.add(bare)
                         lines.append(f"# TYPE deltalakedb_{bare} {kind}")
-                    lines.append(f"deltalakedb_{name} {value:g}")
+                    lines.append(f"deltalakedb_{name} {_exact(value)}")
             for name, histogram in sorted(self._histograms.items()):
                 lines.append(f"# TYPE deltalakedb_{name} histogram")
                 lines += [
@@ -110,7 +110,7 @@ class Metrics:
                     for bound, count in histogram.cumulative().items()
                 ]
                 lines.append(f'deltalakedb_{name}_bucket{{le="+Inf"}} {histogram.count}')
-                lines.append(f"deltalakedb_{name}_sum {histogram.total:g}")
+                lines.append(f"deltalakedb_{name}_sum {_exact(histogram.total)}")
                 lines.append(f"deltalakedb_{name}_count {histogram.count}")
             return "\n".join(lines) + "\n"
 
@@ -133,6 +133,11 @@ def _log(level: int, name: str, fields: Callable[[], Mapping[str, Any]]) -> None
         told = dict(fields())
         shown = " ".join(f"{key}={value}" for key, value in told.items())
         logger.log(level, "%s %s", name, shown, extra={"event": name, "fields": told})
+
+
+def _exact(value: float) -> str:
+    """A number with all of its digits: rates are differences of large ones."""
+    return str(int(value)) if value == int(value) else repr(float(value))
 
 
 def _label(value: str) -> str:

@@ -23,6 +23,7 @@ from deltalakedb.cli.app import run
 from deltalakedb.cli.output import printable, size
 from deltalakedb.cli.schemas import read_schema
 from deltalakedb.errors import ConfigurationError
+from deltalakedb.mirror.service import Mirror
 from deltalakedb.telemetry import warning
 
 from fix_lake import add
@@ -251,6 +252,46 @@ def test_the_mirror_is_seen_and_driven(command: Command, catalog: str, tmp_path:
 
 
 @pytest.mark.usefixtures("orders")
+def test_commits_that_come_meanwhile_are_nothing_wrong(
+    command: Command, catalog: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with deltalakedb.connect(catalog, mirror="worker") as lake:
+        lake.table("sales.orders").commit([add("a.parquet")])
+    run_once = Mirror.run_once
+
+    def overtaken(self: Mirror, **options: Any) -> Any:
+        done = run_once(self, **options)
+        with deltalakedb.connect(catalog, mirror="worker") as lake:
+            lake.table("sales.orders").commit([add(f"{len(list(tmp_path.iterdir()))}.parquet")])
+        return done
+
+    monkeypatch.setattr(Mirror, "run_once", overtaken)
+    code, out, _ = command("mirror", "once")
+    assert (code, "1 more versions wait" in out) == (0, True)
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    # By its location, as everywhere.
+    assert command("mirror", "retry", str(tmp_path / "orders"), "-c", catalog)[0] == 0
+    assert command("mirror", "status", "-c", catalog, "--behind")[1].startswith("All tables")
+
+
+def test_only_what_begins_something_makes_a_catalog(command: Command, tmp_path: Path) -> None:
+    # A list of what is not there is empty, and a slip of the pen is told.
+    for wanted in (("tables",), ("mirror", "status")):
+        code, out, err = command(*wanted, "--json")
+        assert (code, json.loads(out), "There is no catalog at" in err) == (0, [], True)
+    for wanted in (("show", "t"), ("verify", "t"), ("mirror", "once"), ("mirror", "run")):
+        code, _, err = command(*wanted)
+        assert (code, "There is no catalog at" in err) == (1, True)
+        assert "deltalakedb migrate" in err
+    assert command("create", "t", "t", "id number")[0] == 1
+    assert command("create", "t", "t", "nonsense")[0] == 1
+    assert list(tmp_path.iterdir()) in ([], [tmp_path / "lake.db"])
+    assert command("create", "t", "t", "id long")[0] == 0
+    assert command("tables")[0] == 0
+
+
+@pytest.mark.usefixtures("orders")
 def test_the_list_of_files_is_made_anew(command: Command, catalog: str) -> None:
     with deltalakedb.connect(catalog) as lake:
         lake.table("sales.orders").commit([add("a.parquet")])
@@ -411,6 +452,9 @@ def test_text_from_anybody_cannot_steer_the_terminal(command: Command, catalog: 
     assert "\x1b[31m" not in out
     assert "[bold]x" in out
     assert "[red]t" in command("tables")[1]
+    with deltalakedb.connect(catalog) as lake:
+        lake.create_table("a:id:b", location="t2", schema=read_schema("id long"))
+    assert "a:id:b" in command("tables")[1], "a name is no emoji"
 
 
 def test_sizes_and_schemas_as_people_write_them(tmp_path: Path) -> None:
@@ -422,6 +466,11 @@ def test_sizes_and_schemas_as_people_write_them(tmp_path: Path) -> None:
         {"name": "a", "type": "integer", "nullable": True, "metadata": {}},
         {"name": "b", "type": "decimal(10, 2)", "nullable": False, "metadata": {}},
     ]
+    kinds = json.loads(read_schema("a STRING, b DECIMAL(10,2), c Date"))["fields"]
+    assert [field["type"] for field in kinds] == ["string", "decimal(10,2)", "date"]
+    (tmp_path / "x.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        read_schema(str(tmp_path / "x.json"))
     bad = tmp_path / "x.parquet"
     bad.write_bytes(b"no")
     with pytest.raises(ConfigurationError, match="Parquet"):

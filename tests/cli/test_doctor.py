@@ -4,6 +4,7 @@ import json
 import re
 import secrets
 import shlex
+import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -19,9 +20,9 @@ import pytest
 import deltalakedb
 from deltalakedb.cli import checks, spark_check
 from deltalakedb.cli.app import run
-from deltalakedb.errors import ConfigurationError
+from deltalakedb.errors import ConfigurationError, StorageError
 from deltalakedb.spark.java import java_home
-from deltalakedb.storage import open_storage
+from deltalakedb.storage import Storage, open_storage
 from deltalakedb.store import Store
 from deltalakedb.store.roles import Rights
 from deltalakedb.store.url import Engine
@@ -81,11 +82,35 @@ def test_a_catalog_that_is_not_there_is_not_made(doctor: Doctor, tmp_path: Path)
     assert (code, found["database"]["state"]) == (3, "wrong")
 
 
+def test_a_database_of_somebody_else_stays_as_it_is(doctor: Doctor, tmp_path: Path) -> None:
+    file = tmp_path / "other.db"
+    with closing(sqlite3.connect(file)) as other:
+        other.execute("CREATE TABLE mine (a)")
+    before = file.read_bytes()
+    code, found = doctor("-c", f"sqlite:///{file}")
+    assert (code, found["database"]["state"]) == (0, "warning")
+    assert "holds no catalog yet" in found["database"]["found"]
+    assert run(["show", "t", "-c", f"sqlite:///{file}"]) == 1
+    assert file.read_bytes() == before
+
+
+def test_what_cannot_be_deleted_is_told_once(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_self: Storage, key: str) -> None:
+        raise StorageError(f"{key} cannot be deleted")
+
+    monkeypatch.setattr(Storage, "delete", refuse)
+    (check,) = checks.check_location(str(tmp_path), {})
+    assert (check.state, "cannot be deleted" in check.found) == ("wrong", True)
+    assert doctor("--location", str(tmp_path))[0] == 3
+
+
 def test_a_schema_that_is_old_or_missing_is_told(doctor: Doctor, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/lake.db"
     with closing(Store.open(url)) as store:
         store.migrator.applied()
-        assert doctor("-c", url)[1]["schema"]["state"] == "warning"
+        assert doctor("-c", url)[1]["database"]["state"] == "warning"
         store.migrator.up(3)
     code, found = doctor("-c", url)
     assert (code, found["schema"]["state"]) == (3, "wrong")

@@ -85,6 +85,7 @@ CHAPTERS: dict[str, list[Case]] = {
             "A role that may only read",
             f"create t new 'id long' -c {PG % 'reader:right-password'}",
         ),
+        cli("A catalog that does not exist", "show sales.orders -c sqlite:///lkae.db"),
         cli("The folder does not exist", "tables -c sqlite:///nowhere/lake.db"),
         cli("A file that is not a database", "tables -c sqlite:///text.db"),
         cli("DuckDB told to open a SQLite file", "tables -c duckdb:///lake.db"),
@@ -97,7 +98,7 @@ CHAPTERS: dict[str, list[Case]] = {
     ],
     "Missing parts": [
         cli("The extra `postgres` is missing", "tables -c postgresql://me@db/lake", needs="extra"),
-        cli("The extra `duckdb` is missing", "tables -c duckdb:///new.duckdb", needs="extra"),
+        cli("The extra `duckdb` is missing", "migrate -c duckdb:///new.duckdb", needs="extra"),
         cli("The extra `cli` is missing", "tables", needs="extra"),
         cli("No Java for Spark", "doctor --spark --json", 3, needs="java"),
     ],

@@ -15,7 +15,7 @@ import pytest
 
 import deltalakedb
 from deltalakedb.clock import SystemClock
-from deltalakedb.errors import CatalogError, DeltaLakeDbError
+from deltalakedb.errors import CatalogError, CatalogNotFoundError, DeltaLakeDbError
 from deltalakedb.store import Store
 from deltalakedb.store import duckdb as duckdb_store
 from deltalakedb.store.dialect import Dialect
@@ -85,6 +85,18 @@ def test_a_catalog_that_has_something_in_it_is_never_discarded(tmp_path: Path) -
     two[0].abandon()
     assert (tmp_path / "new.duckdb").exists(), "somebody else in this process uses it"
     two[1].close()
+
+
+def test_a_catalog_that_is_to_be_there_is_not_made(empty_catalog_url: str, engine: str) -> None:
+    catalog_url = empty_catalog_url
+    with pytest.raises(CatalogNotFoundError, match="There is no catalog at") as refused:
+        deltalakedb.connect(catalog_url, create=False)
+    assert "deltalakedb migrate" in refused.value.fix
+    if engine != "postgres":
+        assert not Path(parse_url(catalog_url).target).exists()
+    deltalakedb.connect(catalog_url).close()
+    with deltalakedb.connect(catalog_url, create=False) as lake:
+        assert lake.tables() == []
 
 
 def test_of_many_who_make_it_all_find_the_same(tmp_path: Path) -> None:

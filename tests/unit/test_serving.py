@@ -134,8 +134,25 @@ def test_metrics_tell_nothing_of_python() -> None:
         assert answer.headers["Server"] == "deltalakedb"
         assert client("/").status == 404
         assert client("/metrics", "POST", "x").status == 501
+        for host in ("evil.example", "", "a b", "127.0.0.1.evil.example:80"):
+            assert client("/metrics", Host=host).status == 421
+        for host in ("127.0.0.1:9187", "LOCALHOST", "[::1]:9187"):
+            assert client("/metrics", Host=host).status == 200
         with pytest.raises(ConfigurationError, match="Metrics cannot be served at 127"):
             MetricsEndpoint(metrics, port=urlsplit(served.address).port or 0)
+
+
+def test_numbers_have_all_their_digits() -> None:
+    metrics = Metrics()
+    metrics.count("versions_total", 1_234_567)
+    metrics.gauge("bytes", 123_456_789_012_345)
+    metrics.gauge("share", 0.1)
+    metrics.observe("latency_ms", 1_234_567.25)
+    text = metrics.exposition()
+    assert "deltalakedb_versions_total 1234567\n" in text
+    assert "deltalakedb_bytes 123456789012345\n" in text
+    assert "deltalakedb_share 0.1\n" in text
+    assert "deltalakedb_latency_ms_sum 1234567.25\n" in text
 
 
 def test_an_address_of_ipv6_is_served() -> None:

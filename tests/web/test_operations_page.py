@@ -93,7 +93,7 @@ def test_the_catalog_is_told_in_numbers(client: Client) -> None:
     assert "deltalakedb_catalog_backlog 8" in exposed.text
 
 
-def test_lists_come_in_pages_that_miss_and_repeat_nothing(client: Client) -> None:
+def test_lists_come_in_pages_that_miss_and_repeat_nothing(client: Client, small_lake: Lake) -> None:
     def walk(path: str, key: str, **query: str | int) -> list[Any]:
         found, cursor = [], ""
         while True:
@@ -109,6 +109,9 @@ def test_lists_come_in_pages_that_miss_and_repeat_nothing(client: Client) -> Non
     assert len(walk("/api/v1/tables", "tables", behind="true")) == 3
     assert [t["name"] for t in walk("/api/v1/tables", "tables", contains="SCRIPT>")] == [HOSTILE]
     assert walk("/api/v1/tables", "tables", contains="%") == []
+    new_lake_table(small_lake, "Übersicht")
+    assert [t["name"] for t in walk("/api/v1/tables", "tables", contains="Übers")] == ["Übersicht"]
+    small_lake.drop_table("Übersicht", force=True)
     changed = walk("/api/v1/changes", "changes")
     assert [(one["name"], one["version"]) for one in changed[:5]] == [
         (HOSTILE, version) for version in (5, 4, 3, 2, 1)

@@ -181,6 +181,10 @@ def check_database(url: CatalogUrl, catalog: str) -> Iterator[Check]:
         return
     try:
         with closing(Store.open(catalog)) as store:
+            if url.engine == "sqlite" and not store.dialect.holds_catalog():
+                # Our connections would switch the file of somebody else to write-ahead logging.
+                yield _no_catalog("database", url)
+                return
             with store.read() as session:
                 before = time() * 1000
                 ((number, now),) = session.run("server")
@@ -206,6 +210,15 @@ def _no_file(url: CatalogUrl) -> Check:
         "warning",
         f"{url.display} does not exist yet",
         "Run: deltalakedb migrate; or correct the path (a relative path has three slashes)",
+    )
+
+
+def _no_catalog(name: str, url: CatalogUrl) -> Check:
+    return Check(
+        name,
+        "warning",
+        f"{url.display} holds no catalog yet",
+        "Run: deltalakedb migrate; or correct the URL",
     )
 
 
@@ -266,9 +279,7 @@ def _schema(store: Store) -> Check:
         return Check("schema", "ok", f"Up to date: {len(applied)} migrations, last {newest}")
     missing = ", ".join(f"{one.version:04d}_{one.name}" for one in pending)
     if not applied:
-        return Check(
-            "schema", "warning", "The database holds no catalog yet", "Run: deltalakedb migrate"
-        )
+        return _no_catalog("schema", store.dialect.url)
     return Check(
         "schema",
         "wrong",
@@ -305,7 +316,7 @@ def check_location(given: str, options: Mapping[str, str]) -> Iterator[Check]:
         yield _wrong(name, error)
         return
     try:
-        yield _try_out(storage, key, name)
+        found = _try_out(storage, key, name)
     except StorageError as error:
         # What went wrong first is what matters; the object may be there or not.
         try:
@@ -318,7 +329,10 @@ def check_location(given: str, options: Mapping[str, str]) -> Iterator[Check]:
     try:
         storage.delete(key)
     except StorageError as error:
-        yield _wrong(name, error, more=left)
+        if found.state != "ok":
+            yield found
+        found = _wrong(name, error, more=left)
+    yield found
 
 
 def _existing(location: str) -> str:

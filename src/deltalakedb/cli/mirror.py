@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deltalakedb.cli.notices import kept_notices, only, tell
+from deltalakedb.cli.notices import kept_notices, no_catalog_is_empty, only, tell
 from deltalakedb.cli.options import AsJson, Catalog, StorageOptions, open_lake
 from deltalakedb.cli.output import (
     as_commands,
@@ -132,7 +132,11 @@ def status(
 
     The exit code is 3 if a table is failing, blocked or drifted.
     """
-    with open_lake(catalog, storage_option, mirror="worker") as lake:
+    found: list[TableStatus] = []
+    with (
+        no_catalog_is_empty(),
+        open_lake(catalog, storage_option, mirror="worker") as lake,
+    ):
         found = lake.mirror.status()
     shown = [one for one in found if one.state != "published"] if behind else found
     if as_json:
@@ -141,14 +145,17 @@ def status(
         _show_status(
             shown, empty="All tables are published." if found else "There are no tables yet."
         )
-    _exit([one for one in found if one.state in ("failing", "blocked", "drifted")])
+    _exit(found)
 
 
 @app.command()
 def retry(
     catalog: Catalog,
     table: Annotated[
-        str | None, typer.Argument(metavar="TABLE", help="The table; all of them, if left out.")
+        str | None,
+        typer.Argument(
+            metavar="TABLE", help="The table, by name or by location; all of them, if left out."
+        ),
     ] = None,
     *,
     storage_option: StorageOptions = None,
@@ -159,12 +166,13 @@ def retry(
     The exit code is 3 if some versions could not be published.
     """
     with open_lake(catalog, storage_option, mirror="worker") as lake:
+        name = None if table is None else lake.table(table).name
         with (
             kept_notices() as notices,
             countdown("Publishing versions", lambda: _backlog(lake), quiet=as_json),
         ):
-            done = lake.mirror.retry(table)
-        left = [one for one in lake.mirror.status() if one.backlog and table in (None, one.table)]
+            done = lake.mirror.retry(name)
+        left = [one for one in lake.mirror.status() if one.backlog and name in (None, one.table)]
     _show_published(done, left, notices, as_json=as_json)
     _exit(left)
 
@@ -174,10 +182,15 @@ def _backlog(lake: Lake) -> int:
     return sum(one.backlog for one in lake.mirror.status())
 
 
-def _exit(wrong: list[TableStatus]) -> None:
+def _exit(found: list[TableStatus]) -> None:
     """Tell programs that something is not as it should be."""
-    if wrong:
+    if any(map(_is_wrong, found)):
         raise typer.Exit(3)
+
+
+def _is_wrong(one: TableStatus) -> bool:
+    """Whether it could not be published; one that waits may have got its commits meanwhile."""
+    return one.state in ("failing", "blocked", "drifted")
 
 
 def _show_published(
@@ -213,9 +226,15 @@ def _show_published(
             for one in done
         ],
         empty="Nothing could be published: see `deltalakedb mirror status`."
-        if left
+        if any(map(_is_wrong, left))
         else "Nothing was waiting to be published.",
     )
+    waiting = sum(one.backlog for one in left if not _is_wrong(one))
+    if waiting:
+        say(
+            f"{waiting} more versions wait: they were committed meanwhile, or another worker has "
+            "their tables."
+        )
     _explain((one.table, as_commands(str(one.error))) for one in done if one.error is not None)
     if any(one.outcome is Outcome.DRIFTED for one in done):
         say("Somebody else has written to the _delta_log of a drifted table: see `verify`.")

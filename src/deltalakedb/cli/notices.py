@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from deltalakedb.cli.output import as_commands, console, printable
+from deltalakedb.errors import CatalogNotFoundError
 from deltalakedb.telemetry import logger
 
 
@@ -38,6 +39,15 @@ def tell(text: str) -> None:
     console(stderr=True).print(
         printable(f"Warning: {' '.join(as_commands(text).split())}"), markup=False, style="yellow"
     )
+
+
+@contextmanager
+def no_catalog_is_empty() -> Iterator[None]:
+    """Inside, a catalog that is not there has nothing to list: a warning, and no error."""
+    try:
+        yield
+    except CatalogNotFoundError as error:
+        tell(str(error))
 
 
 @contextmanager

@@ -59,11 +59,18 @@ def examples(*commands: str) -> str:
 
 
 def open_lake(
-    catalog: str, storage_options: Sequence[str] | None = None, *, mirror: str = "inline"
+    catalog: str,
+    storage_options: Sequence[str] | None = None,
+    *,
+    mirror: str = "inline",
+    new: bool = False,
 ) -> Lake:
-    """The lake that a command works on."""
+    """The lake that a command works on; one that is not there is made only if it may be `new`."""
     return deltalakedb.connect(
-        catalog, storage_options=parse_storage_options(storage_options), mirror=mirror
+        catalog,
+        storage_options=parse_storage_options(storage_options),
+        mirror=mirror,
+        create=new,
     )
 
 

@@ -39,7 +39,9 @@ def console(*, stderr: bool = False) -> Console:
     """Where to print; as wide as the terminal, or as wide as it takes where there is none."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else 200
-    return Console(file=stream, width=width, highlight=False, soft_wrap=not stream.isatty())
+    return Console(
+        file=stream, width=width, highlight=False, emoji=False, soft_wrap=not stream.isatty()
+    )
 
 
 def show_json(value: Any) -> None:

@@ -29,7 +29,10 @@ def read_schema(text: str) -> Any:
             raise ConfigurationError(
                 f"{path} is no Parquet file", why=str(error), fix=_FIX
             ) from error
-    return path.read_text("utf-8")
+    try:
+        return path.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path} cannot be read", why=str(error), fix=_FIX) from error
 
 
 def _columns(text: str) -> str:
@@ -44,7 +47,7 @@ def _columns(text: str) -> str:
         fields.append(
             {
                 "name": name,
-                "type": _TYPES.get(kind.strip().lower(), kind.strip()),
+                "type": _TYPES.get(kind.strip().lower(), kind.strip().lower()),
                 "nullable": not required,
                 "metadata": {},
             }

@@ -58,7 +58,7 @@ def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     with (
-        open_lake(catalog, storage_option, mirror="worker") as lake,
+        open_lake(catalog, storage_option, mirror="worker", new=True) as lake,
         OperationsPage(
             lake,
             host=host,

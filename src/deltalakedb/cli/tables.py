@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import deltalakedb
+from deltalakedb.cli.notices import no_catalog_is_empty
 from deltalakedb.cli.options import (
     AsJson,
     Catalog,
@@ -33,6 +34,7 @@ from deltalakedb.cli.progress import progress_bar
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from deltalakedb.mirror.service import TableStatus
     from deltalakedb.snapshot import Snapshot
     from deltalakedb.store import VersionRecord
 
@@ -94,7 +96,11 @@ def tables(
     catalog: Catalog, *, storage_option: StorageOptions = None, as_json: AsJson = False
 ) -> None:
     """List the tables of the catalog."""
-    with open_lake(catalog, storage_option, mirror="worker") as lake:
+    found: list[TableStatus] = []
+    with (
+        no_catalog_is_empty(),
+        open_lake(catalog, storage_option, mirror="worker") as lake,
+    ):
         found = lake.mirror.status()
     if as_json:
         show_json([{"name": t.table, "location": t.location, "version": t.head} for t in found])
@@ -153,11 +159,12 @@ def create(
                 f"{pair!r} has no value; write NAME=VALUE", param_hint="--property"
             )
         given[name] = value
-    with open_lake(catalog, storage_option) as lake:
+    columns = read_schema(schema)
+    with open_lake(catalog, storage_option, new=True) as lake:
         made = lake.create_table(
             table,
             location=location,
-            schema=read_schema(schema),
+            schema=columns,
             partition_by=partition_by or (),
             cluster_by=cluster_by or (),
             properties=given,
@@ -181,14 +188,15 @@ def import_table(
     If the import of a large log is killed, the same command continues where it stopped.
     """
     if discard:
-        with open_lake(catalog, storage_option) as lake:
+        found = False
+        with no_catalog_is_empty(), open_lake(catalog, storage_option) as lake:
             found = lake.discard_import(location)
         if as_json:
             show_json({"location": location, "discarded": found})
         else:
             say("Discarded." if found else "There is no unfinished import of that location.")
         return
-    with open_lake(catalog, storage_option) as lake:
+    with open_lake(catalog, storage_option, new=True) as lake:
         with progress_bar("Reading the log", quiet=as_json) as tell:
             made = lake.import_table(location, name, progress=tell)
         _tell(made.snapshot(), made.name, made.location, as_json=as_json)
@@ -248,7 +256,7 @@ def convert(
     from deltalakedb.cli.schemas import read_schema
 
     given = None if partition_schema is None else read_schema(partition_schema)
-    with open_lake(catalog, storage_option) as lake:
+    with open_lake(catalog, storage_option, new=True) as lake:
         with progress_bar("Listing files", quiet=as_json) as tell:
             made = lake.convert_table(location, name, partition_schema=given, progress=tell)
         _tell(made.snapshot(), made.name, made.location, as_json=as_json)
@@ -416,16 +424,16 @@ def rebuild(
 ) -> None:
     """Rebuild a table's list of live files from the ledger, e.g. after changes made by hand."""
     with open_lake(catalog, storage_option, mirror="worker") as lake:
-        table_id = lake.table(table).table_id
+        found = lake.table(table)
         with lake.store.write() as session:
-            lake.store.lock_head(session, table_id)
-            problems = lake.store.check_active_files(session, table_id)
-            count = lake.store.rebuild_active_files(session, table_id)
+            lake.store.lock_head(session, found.table_id)
+            problems = lake.store.check_active_files(session, found.table_id)
+            count = lake.store.rebuild_active_files(session, found.table_id)
     if as_json:
-        show_json({"table": table, "files": count, "problems": len(problems)})
+        show_json({"table": found.name, "files": count, "problems": len(problems)})
     else:
-        found = f"{len(problems)} problems were found" if problems else "nothing was wrong"
-        say(f"{table}: {found}; the list of {count} files was rebuilt.")
+        told = f"{len(problems)} problems were found" if problems else "nothing was wrong"
+        say(f"{found.name}: {told}; the list of {count} files was rebuilt.")
 
 
 def _most(given: int | None, default: int) -> int:

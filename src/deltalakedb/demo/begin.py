@@ -46,5 +46,12 @@ def _place(folder: Path | None) -> Path:
             why="The demo begins with a new catalog, and deletes nothing",
             fix="Name a folder that does not exist yet, or leave --folder out",
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"The folder {folder} cannot be made",
+            why=str(error),
+            fix="Name one that you may write to, or leave --folder out",
+        ) from error
     return folder.resolve()

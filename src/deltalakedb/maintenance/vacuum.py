@@ -8,6 +8,7 @@ the retention too, so that the files of a write that is still under way stay.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -106,7 +107,7 @@ def _hours(table: Table, least: timedelta, given: float | None, *, allowed: bool
     default = least.total_seconds() / 3600
     if given is None:
         return default
-    if given < 0:
+    if not 0 <= given < math.inf:
         raise ConfigurationError(
             f"A retention of {given} hours is no time", fix="Pass 0 or more; the default is a week"
         )

@@ -159,7 +159,7 @@ def tables(
     if contains:
         for char in "!%_":
             contains = contains.replace(char, f"!{char}")
-        pattern = f"%{contains.lower()}%"
+        pattern = f"%{contains}%"
     rows = session.run(
         "browse_tables",
         after=after,

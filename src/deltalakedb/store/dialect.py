@@ -241,6 +241,11 @@ class Dialect(ABC):
         """
         yield
 
+    def holds_catalog(self) -> bool:
+        """Whether a catalog is there, finished or not; looking changes nothing."""
+        with self.read() as session:
+            return bool(session.run("has_schema_migrations"))
+
     def make_new(self, fill: Callable[[Dialect], T]) -> T | None:  # noqa: ARG002 - not here
         """Make a catalog that does not exist yet and `fill` it; there is all of it, or nothing.
 

@@ -16,6 +16,7 @@ from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING
 
 from deltalakedb.errors import (
+    CatalogNotFoundError,
     ConfigurationError,
     MigrationError,
     SchemaOutdatedError,
@@ -117,11 +118,17 @@ class Migrator:
         """What is still to be applied, after checking what has been."""
         return self._pending(self.applied())
 
-    def ensure(self) -> None:
-        """Create the schema in an empty database; check it in any other.
+    def ensure(self, *, create: bool = True) -> None:
+        """Check the schema; where there is none, make it, or without `create` refuse.
 
         A SQLite file that did not exist is there afterwards with its schema, or not at all.
         """
+        if not create and not self._dialect.holds_catalog():
+            raise CatalogNotFoundError(
+                f"There is no catalog at {self._dialect.url.display}",
+                fix="Correct the URL (a relative path has three slashes, an absolute one four), or "
+                "make a new catalog there: deltalakedb migrate --catalog URL",
+            )
         if self._make_new(self._migrations[-1].version) is not None:
             return
         applied = self.applied()

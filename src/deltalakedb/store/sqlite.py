@@ -317,6 +317,19 @@ class SqliteDialect(Dialect):
             else:
                 return
 
+    def holds_catalog(self) -> bool:
+        """By a connection that only reads: ours switch a file to write-ahead logging."""
+        target = Path(self.url.target).absolute()
+        if target.parent.is_dir() and not target.exists():
+            return False
+        try:
+            peek = sqlite3.connect(f"{target.as_uri()}?mode=ro", uri=True, timeout=self.url.timeout)
+            with closing(peek):
+                asked = peek.execute(load_queries("sqlite")["has_schema_migrations"])
+                return asked.fetchone() is not None
+        except sqlite3.Error:
+            return True  # Whatever is wrong there, whoever opens it says it better.
+
     def make_new(self, fill: Callable[[Dialect], T]) -> T | None:
         """Another file is filled and then gets the name, so that nobody sees half of it.
 

@@ -22,13 +22,21 @@ _MOST_BYTES = 2_000_000
 def check_sources(sources: Sequence[str]) -> tuple[str, ...]:
     """URLs of metrics that may be asked for."""
     for source in sources:
-        parts = urlsplit(source)
+        try:
+            parts = urlsplit(source)
+        except ValueError as error:
+            raise _no_source(repr(source), str(error)) from error
         if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-            raise ConfigurationError(
-                f"{parts.hostname or source!r} is no address of metrics",
-                fix="Name the /metrics of a worker or writer: http://host:9187/metrics",
-            )
+            raise _no_source(parts.hostname or repr(source))
     return tuple(sources)
+
+
+def _no_source(given: str, why: str = "") -> ConfigurationError:
+    return ConfigurationError(
+        f"{given} is no address of metrics",
+        why=why,
+        fix="Name the /metrics of a worker or writer: http://host:9187/metrics",
+    )
 
 
 def fetch(source: str) -> Source:

@@ -40,10 +40,12 @@ _UNITS: Final[Mapping[str, str]] = {
     "below": "Bytes; null for the largest files.",
     "next": "The cursor of the next page; null at the end.",
 }
+_PAGE: Final[Schema] = {"text/html; charset=utf-8": {"schema": {"type": "string"}}}
 _REFUSALS: Final[Mapping[int, str]] = {
     400: "A parameter is missing, unknown or wrong.",
     401: "The token is missing or wrong.",
-    403: "This server has no token, or the request comes from another site.",
+    403: "This server has no token, its role may not do that, or the request comes from another "
+    "site.",
     404: "There is no such table.",
     405: "This address is asked by another method: see `Allow`.",
     413: "The request is too large, or does not say how large it is.",
@@ -155,7 +157,7 @@ def _metrics() -> Schema:
                 "description": "The text format of Prometheus.",
                 "content": {METRICS_TYPE: {"schema": {"type": "string"}}},
             },
-            **_refused(405, 421, 500, 503),
+            **_refused_by_page(405, 421, 500, 503),
         },
     }
 
@@ -175,9 +177,9 @@ def _form() -> Schema:
         "responses": {
             "200": {
                 "description": "What became of it.",
-                "content": {"text/html; charset=utf-8": {"schema": {"type": "string"}}},
+                "content": _PAGE,
             },
-            **_refused(400, 401, 403, 404, 405, 413, 415, 421, 500, 503),
+            **_refused_by_page(400, 401, 403, 404, 405, 413, 415, 421, 500, 503),
         },
     }
 
@@ -186,9 +188,14 @@ def _refused(*statuses: int) -> dict[str, Schema]:
     return {str(one): {"$ref": f"#/components/responses/{one}"} for one in sorted(statuses)}
 
 
-def _refusal(status: int, told: str) -> Schema:
+def _refused_by_page(*statuses: int) -> dict[str, Schema]:
+    """What is not below /api/ refuses by a page for people."""
+    return {str(one): _refusal(one, _REFUSALS[one], _PAGE) for one in sorted(statuses)}
+
+
+def _refusal(status: int, told: str, content: Schema | None = None) -> Schema:
     failure = {"schema": {"$ref": f"#/components/schemas/{Failure.__name__}"}}
-    answer: Schema = {"description": told, "content": {"application/json": failure}}
+    answer: Schema = {"description": told, "content": content or {"application/json": failure}}
     if status == 405:
         answer["headers"] = {"Allow": {"schema": {"type": "string"}}}
     return answer

@@ -149,7 +149,7 @@ def _search_fields(asked: Mapping[str, Any]) -> list[Markup]:
             "Until",
             "until",
             search["until"],
-            hint="date or time, UTC",
+            hint="time, or the beginning of a date, UTC",
             placeholder="2026-11-30T18:00",
         ),
     ]

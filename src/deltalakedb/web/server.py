@@ -13,24 +13,24 @@ Guarantees:
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from deltalakedb.advice import as_commands
 from deltalakedb.errors import (
     CatalogError,
+    CatalogPermissionError,
     ConfigurationError,
     DeltaLakeDbError,
     InvalidConditionError,
     TableNotFoundError,
 )
 from deltalakedb.mirror.endpoint import CONTENT_TYPE as METRICS_TYPE
-from deltalakedb.serving import Handler, Served, small_number
+from deltalakedb.serving import Handler, Served, host_of, is_address, small_number
 from deltalakedb.telemetry import logger
 from deltalakedb.web import pages, resources
 from deltalakedb.web.answers import Failure, to_json
@@ -170,8 +170,8 @@ class OperationsPage(Served):
     # --- who asks -------------------------------------------------------------------------
 
     def _check_host(self, given: str) -> None:
-        host = _host_of(given)
-        if host is None or (host not in self._names and not _is_address(host)):
+        host = host_of(given)
+        if host is None or (host not in self._names and not is_address(host)):
             raise _RefusedError(
                 421,
                 "This server does not answer by that host name",
@@ -203,21 +203,6 @@ def _check_origin(headers: Mapping[str, str]) -> None:
         raise _RefusedError(
             403, "The request comes from another site", fix="Use this server's own page"
         )
-
-
-def _host_of(given: str) -> str | None:
-    try:
-        return urlsplit(f"//{given}").hostname
-    except ValueError:
-        return None
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _fields(body: bytes) -> dict[str, str]:
@@ -273,6 +258,8 @@ def _status(error: Exception) -> int:
         return error.status
     if isinstance(error, TableNotFoundError):
         return 404
+    if isinstance(error, CatalogPermissionError):
+        return 403
     if isinstance(error, (ConfigurationError, InvalidConditionError)):
         return 400
     return 503 if isinstance(error, CatalogError) else 500
@@ -327,4 +314,7 @@ class _Handler(Handler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002 - of the base
         """What the base class refuses gets the headers of every other answer."""
-        self._send(_failed(_RefusedError(int(code), "This is no request that is answered here")))
+        refused = _RefusedError(int(code), "This is no request that is answered here")
+        # A line that could not be read has no path.
+        asked = getattr(self, "path", "")
+        self._send(_failed(refused, as_json=asked.startswith("/api/")))

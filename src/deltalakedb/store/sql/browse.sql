@@ -28,7 +28,7 @@ WITH page AS (
     WHERE t.name > :after
       AND (CAST(:name AS TEXT) IS NULL OR t.name = CAST(:name AS TEXT))
       AND (CAST(:pattern AS TEXT) IS NULL
-           OR lower(t.name) LIKE CAST(:pattern AS TEXT) ESCAPE '!')
+           OR lower(t.name) LIKE lower(CAST(:pattern AS TEXT)) ESCAPE '!')
       AND (CAST(:behind AS INTEGER) = 0
            OR EXISTS (SELECT 1 FROM dl_mirror_status AS w
                       WHERE w.table_id = t.table_id AND w.status <> 'SUCCEEDED')
