@@ -473,3 +473,25 @@ def test_a_merge_leaves_nothing_with_the_executors(
             with pytest.raises(PySparkException, match="no"):
                 merge.execute()
         assert set(held().keySet()) <= before
+
+
+def test_an_hour_that_is_there_twice(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    """The text of a time in autumn may mean two; a Column means one."""
+    moment = pa.array([datetime(2026, 10, 25, 0, 40, tzinfo=UTC)], pa.timestamp("us", "UTC"))
+    table = lake.create_table(
+        str(tmp_path), location=str(tmp_path / "t"), schema=pa.schema([("ts", moment.type)])
+    )
+    table.append(pa.table({"ts": moment}))
+    target = DeltaTable.forName(spark, str(tmp_path), catalog=lake)
+    before = str(spark.conf.get("spark.sql.session.timeZone"))
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        later = F.lit(datetime(2026, 10, 25, 1, 30, tzinfo=UTC))
+        source = spark.createDataFrame([(1,)], "x int").alias("s")
+        merge = target.alias("t").merge(source, F.col("t.ts") < later)
+        merge.whenMatchedUpdate(set={"ts": "t.ts"}).execute()
+        assert table.history(1)[0].operation_metrics["numTargetRowsUpdated"] == "1"
+        target.delete(F.col("ts") < later)
+        assert target.toDF().count() == 0
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)

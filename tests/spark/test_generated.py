@@ -215,3 +215,21 @@ def test_they_follow_when_rows_change(
             "update_preimage": (date(2026, 11, 1), 20),
             "update_postimage": (date(2026, 11, 6), 22),
         }
+
+
+def test_expressions_are_about_values_of_the_table(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    """A number that is narrower in a DataFrame has another hash, and overflows sooner."""
+    schema = (
+        StructType()
+        .add("id", "long")
+        .add("b", "integer", True, {"delta.generationExpression": "pmod(hash(id), 16)"})
+        .add("big", "long", True, {"delta.generationExpression": "id * 1000000000"})
+    )
+    lake.create_table("hashed", location=str(tmp_path / "hashed"), schema=schema)
+    lake.table("hashed").append(spark.sql("SELECT cast(id AS int) AS id FROM range(9)"))
+    target = DeltaTable.forName(spark, "hashed", catalog=lake)
+    target.delete("id = 3")
+    right = target.toDF().where("b = pmod(hash(id), 16) AND big = id * 1000000000")
+    assert right.count() == 8

@@ -234,6 +234,14 @@ def test_rows_that_the_source_lacks_are_asked_for_their_own_columns(
     )
     kept = dict.fromkeys((0, 2, 3, 4, 6, 7, 8, 9), (0, "old"))
     assert rows(table) == {**kept, 1: (10, "new"), 5: (5, "older")}
+    # Values are made for the rows that get them, and for no others.
+    (
+        merging(spark, lake, table)
+        .merge(news, "t.id = s.id")
+        .whenNotMatchedBySourceUpdate("v > 0", {"v": "id div v"})
+        .execute()
+    )
+    assert rows(table) == {**kept, 1: (10, "new"), 5: (1, "older")}
     # One that only the source has is null for all of them, and no condition.
     for condition in ("extra IS NULL", "s.word IS NULL"):
         refused = merging(spark, lake, table).merge(news, "t.id = s.id")

@@ -64,6 +64,8 @@ def scanned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             [(30,), (40,)],
             [2, 1],
         ),
+        # Behind a pipe the order of clauses decides.
+        ("FROM shop.orders |> ORDER BY id |> LIMIT 3 |> WHERE id = 21", [], [5]),
         # Files of the side that may be missing must all be there.
         (
             (

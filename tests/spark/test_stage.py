@@ -1,6 +1,6 @@
 """DataFrames are written by Spark's executors, and what is wrong with them is told as such."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 import deltalakedb
 from deltalakedb.errors import ConstraintViolatedError, SchemaMismatchError
 from deltalakedb.lake import Lake
+from deltalakedb.spark import DeltaTable
 from deltalakedb.spark.scan import scan
 from deltalakedb.table import Table
 
@@ -124,3 +125,57 @@ def test_rows_that_break_a_constraint_leave_no_file(
         plain.append(spark.sql("select if(id = 3, null, id) as id from range(0, 100, 1, 4)"))
     assert len(data_files(tmp_path)) == written
     assert table.snapshot().version == 1
+
+
+def test_rows_that_a_join_leaves_out_are_not_checked(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    frame = spark.sql("SELECT id, cast(id - 2 AS double) AS price, id % 2 AS part FROM range(6)")
+    table = lake.create_table(
+        str(tmp_path),
+        location=str(tmp_path / "t"),
+        schema=frame.schema,
+        properties={"delta.constraints.c": "price >= 0"},
+    )
+    bad = frame.where("price < 0").select("id")
+    table.append(frame.join(bad, "id", "left_anti"))
+    assert table.snapshot().to_arrow().num_rows == 4
+    with pytest.raises(ConstraintViolatedError):
+        table.append(frame)
+    good = frame.where("id IN (3, 5)").select("id")
+    table.overwrite(frame.join(good, "id", "left_semi"), where="part = 1")
+    assert sorted(table.snapshot().to_arrow()["id"].to_pylist()) == [2, 3, 4, 5]
+    # A row of a source that matches, and so is not inserted, may be as it likes.
+    target = DeltaTable.forName(spark, str(tmp_path), catalog=lake)
+    news = spark.createDataFrame([(2, -9.0, 0), (7, 9.0, 1)], frame.schema).alias("s")
+    target.alias("t").merge(news, "t.id = s.id").whenNotMatchedInsertAll().execute()
+    assert sorted(table.snapshot().to_arrow()["id"].to_pylist()) == [2, 3, 4, 5, 7]
+
+
+def test_a_file_that_cannot_be_read_is_never_left_out(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    table = lake.create_table(
+        str(tmp_path), location=str(tmp_path / "t"), schema=pa.schema([("id", pa.int64())])
+    )
+    for n in range(3):
+        table.append(pa.table({"id": list(range(100 * n, 100 * n + 100))}))
+    file = next((tmp_path / "t").glob("*.parquet"))
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    target = DeltaTable.forName(spark, str(tmp_path), catalog=lake)
+    careless = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
+    changes: list[Callable[[], Any]] = [
+        lambda: target.optimize().executeZOrderBy("id"),
+        lambda: target.update(set={"id": "id + 1"}),
+        lambda: target.toDF().agg({"id": "sum"}).collect(),
+    ]
+    for name in careless:
+        spark.conf.set(name, "true")
+    try:
+        for change in changes:
+            with pytest.raises(Exception, match=r"(?i)parquet|footer|corrupt|damaged"):
+                change()
+        assert table.refresh() == 3
+    finally:
+        for name in careless:
+            spark.conf.unset(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -100,7 +100,23 @@ def resolved(condition: Any, frame: DataFrame) -> Condition:
     now, steady = _at_one_instant(frame, plan, str(condition))
     if now is not None:
         return Condition(now, now, text, steady=True)
-    return Condition(condition, text, text, steady)
+    meant = plan.condition()
+    said = shown or read_back(text, meant, lambda: _filter(frame.where(text)).condition())
+    return Condition(condition, said, text, steady)
+
+
+def read_back(text: str, meant: Any, read: Callable[[], Any]) -> str | None:
+    """The text of a Column, if Spark reads it as the same again; None where it does not.
+
+    A time is written in the zone of the session, where an hour in autumn is there twice.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        return text if read().semanticEquals(meant) else None
+    except (Py4JError, PySparkException):
+        return None
 
 
 def _filter(filtered: DataFrame) -> Any:

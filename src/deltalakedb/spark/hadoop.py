@@ -1,7 +1,8 @@
 """Options of an object store, as Hadoop's connector for S3 has them.
 
-They go to the one scan that needs them, and not into the settings of the session, where everybody
-would see and use them. Spark shows options of a scan in no plan.
+They go to the scan that needs them, and not into the settings of the session, where everybody
+would see them. Spark shows options of a scan in no plan. Hadoop keeps the client that it makes of
+them, and uses it for whatever the process reads from that bucket later.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from deltalakedb.spark.changes import (
     live_rows,
     written_rows,
 )
-from deltalakedb.spark.conditions import as_column, holds, partitions_read
+from deltalakedb.spark.conditions import as_column, holds, partitions_read, read_back
 from deltalakedb.spark.generated import anew, generated_columns
 from deltalakedb.spark.merge_evolution import columns_set
 from deltalakedb.spark.merge_plan import read_condition, small, source_bounds
@@ -62,7 +62,6 @@ _CLAUSE: Final = "__deltalakedb_clause"
 _AT_FILE: Final = "__deltalakedb_at_file"
 _AT_ROW: Final = "__deltalakedb_at_row"
 _WHEN: Final = "__deltalakedb_when_"
-_NEW: Final = "__deltalakedb_new_"
 _NO_CLAUSE: Final = -1
 
 
@@ -253,6 +252,7 @@ class _Merge:
     def _condition_text(self, source: DataFrame) -> str | None:
         """The condition as text, after Spark has resolved it, which tells what is wrong with it."""
         from pyspark.errors import AnalysisException
+        from pyspark.sql import functions as F  # noqa: N812
 
         try:
             target = self._widened(self._change.empty).alias(self._t)
@@ -274,7 +274,9 @@ class _Merge:
             ) from error
         if isinstance(self._condition, str):
             return self._condition
-        return str(analyzed.condition().get().sql())
+        meant = analyzed.condition().get()
+        text = str(meant.sql())
+        return read_back(text, meant, lambda: _join_condition(target.join(source, F.expr(text))))
 
     def _resolvable(self, kind: Kind) -> list[Column]:
         """What clauses evaluate: with rows of both, of the source alone, or of the table alone."""
@@ -428,7 +430,9 @@ class _Merge:
                 known = [count for count in counts if count is not None]
                 copied = sum(known) - touched.changed if len(known) == len(counts) else None
             if not marking or change.change_data or self._updates():
-                parts.append(self._changed(decided, touched, marking=marking))
+                changed = self._changed(decided, touched, marking=marking)
+                apart = self._changed_apart(decided, touched)
+                parts += [one for one in (changed, apart) if any(made.rows for made in one[1])]
         if self._inserting:
             parts.append(self._inserted(pairs))
         if parts:
@@ -470,10 +474,6 @@ class _Merge:
 
         change = self._change
         target = self._widened(change.rows(touched.files)).alias(self._t)
-        apart = {i: self._values[i] for i in self._apart if i in self._values}
-        target = target.withColumns(
-            {f"{_NEW}{i}": F.struct(*_numbered(values)) for i, values in apart.items()}
-        )
         where = (F.col(FILE) == F.col(_AT_FILE)) & (F.col(ROW) == F.col(_AT_ROW))
         chosen = decided.withColumnRenamed(_SOURCE_ROW, "__deltalakedb_partner")
         partner = F.col("__deltalakedb_partner") == F.col(_SOURCE_ROW)
@@ -487,22 +487,41 @@ class _Merge:
             if clause.kind == "not matched":
                 continue
             applies = F.coalesce(F.col(_CLAUSE) == number, F.lit(False))  # noqa: FBT003
-            outcomes.append(Emitted(applies, self._emitted(number, clause, before)))
+            apart = number in self._apart and clause.act == "update"
+            made = [] if apart else self._emitted(number, clause, before)
+            outcomes.append(Emitted(applies, made))
         if not marking:
             outcomes.append(Emitted(F.col(_CLAUSE).isNull(), [(before, None)]))
         return rows, outcomes
 
+    def _changed_apart(
+        self, decided: DataFrame, touched: Touched
+    ) -> tuple[DataFrame, list[Emitted]]:
+        """Rows that get values of their own, with no columns of the source beside theirs."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        numbers = [i for i in sorted(self._apart) if self._clauses[i].act == "update"]
+        if not numbers:
+            return decided, []
+        change = self._change
+        target = self._widened(change.rows(touched.files)).alias(self._t)
+        where = (F.col(FILE) == F.col(_AT_FILE)) & (F.col(ROW) == F.col(_AT_ROW))
+        chosen = decided.where(F.col(_CLAUSE).isin(numbers)).select(_AT_FILE, _AT_ROW, _CLAUSE)
+        rows = target.join(small(chosen, touched.changed), where)
+        names = [field.name for field in change.metadata.schema.fields]
+        before = [F.col(f"{quoted(self._t)}.{quoted(name)}") for name in names]
+        return rows, [
+            Emitted(F.col(_CLAUSE) == i, self._emitted(i, self._clauses[i], before))
+            for i in numbers
+        ]
+
     def _emitted(
         self, number: int, clause: Clause, before: list[Column]
     ) -> list[tuple[list[Column], str | None]]:
-        from pyspark.sql import functions as F  # noqa: N812
-
         feed = self._change.change_data
         if clause.act == "delete":
             return [(before, "delete")] if feed else []
         after = self._values[number]
-        if number in self._apart:
-            after = [F.col(f"{_NEW}{number}").getField(f"_{i}") for i in range(len(after))]
         changes: list[tuple[list[Column], str | None]] = [
             (before, "update_preimage"),
             (after, "update_postimage"),
@@ -580,8 +599,8 @@ def _check_clauses(clauses: Sequence[Clause]) -> None:
             )
 
 
-def _numbered(values: Sequence[Column]) -> list[Column]:
-    return [value.alias(f"_{i}") for i, value in enumerate(values)]
+def _join_condition(joined: DataFrame) -> Any:
+    return joined._jdf.queryExecution().analyzed().condition().get()  # noqa: SLF001
 
 
 def _metric(clause: Clause) -> str:

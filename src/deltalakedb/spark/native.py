@@ -57,7 +57,7 @@ _TYPES: Final = frozenset(
 _PARTITION_TYPES: Final = frozenset(
     {"string", "boolean", "byte", "short", "integer", "long", "date"}
 )
-_WIDER: Final = {
+WIDER: Final = {
     "smallint": {"tinyint"},
     "int": {"tinyint", "smallint"},
     "bigint": {"tinyint", "smallint", "int"},
@@ -117,10 +117,19 @@ def _folder(frame: DataFrame, plan: StagePlan) -> Path | None:
     properties = TableProperties(plan.metadata.configuration)
     if properties.column_mapping_mode != "none":
         return None
+    if plan.metadata.partition_columns and not _names_any_file(frame):
+        return None
     settings = frame.sparkSession.conf
     if any(str(settings.get(key)).lower() != value.lower() for key, value in _NEEDED.items()):
         return None
     return local_path(normalise_location(plan.location))
+
+
+def _names_any_file(frame: DataFrame) -> bool:
+    """Whether Java can write every name: without a locale it has ASCII only, and puts a ? else."""
+    java: Any = frame.sparkSession.sparkContext._jvm  # noqa: SLF001
+    found = str(java.java.lang.System.getProperty("sun.jnu.encoding"))
+    return found.upper().replace("-", "") == "UTF8"
 
 
 def _has_conditions(plan: StagePlan) -> bool:
@@ -156,7 +165,7 @@ def _projected(frame: DataFrame, layout: Layout) -> DataFrame | None:
         else:
             before, after = found.dataType.simpleString(), kind.simpleString()
             column = F.col(quoted(found.name))
-            if before in ("void", *_WIDER.get(after, ())):
+            if before in ("void", *WIDER.get(after, ())):
                 column = column.cast(kind)
             elif before != after:
                 return None
@@ -300,7 +309,9 @@ def _taken_over(
 def _files(staged: Path) -> Iterator[Path]:
     # Folders are named after values, and a value may be anything.
     for path in sorted(path for path in staged.rglob("*.parquet") if path.is_file()):
-        if not path.name.startswith((".", "_")):
+        below = path.relative_to(staged).parts[:-1]
+        left_over = any(name.startswith("_") and "=" not in name for name in below)
+        if not left_over and not path.name.startswith((".", "_")):
             yield path
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from deltalakedb.actions import AddFile
 from deltalakedb.actions.clustering import clustering_paths, dotted
 from deltalakedb.actions.datatypes import ColumnPath, DataType, DecimalType, StructType
-from deltalakedb.errors import ConfigurationError, DeltaLakeDbError
+from deltalakedb.errors import ConfigurationError, DataFileError, DeltaLakeDbError
 from deltalakedb.maintenance.compaction import (
     TARGET_BYTES,
     Bin,
@@ -30,6 +30,7 @@ from deltalakedb.maintenance.compaction import (
     files_to_optimize,
 )
 from deltalakedb.spark.assignments import name_parts
+from deltalakedb.spark.changes import live_rows, written_rows
 from deltalakedb.spark.scan import quoted, scan_files
 from deltalakedb.spark.sending import receive_add, receive_error, send_add, send_error
 from deltalakedb.spark.stage import stage_frame
@@ -142,7 +143,16 @@ def _ordered(
     ordered = ordered.sortWithinPartitions(*partitions, *order).drop(*named)
     plan = bin_of(snapshot, files, rows[:1], target_bytes).plan
     # Spark's writer may sort rows by their partition once more, which would undo the order.
-    return stage_frame(ordered, plan, sized=not partitions)
+    adds = stage_frame(ordered, plan, sized=not partitions)
+    counts = [live_rows(row) for row in rows]
+    known = [count for count in counts if count is not None]
+    if len(known) == len(counts) and sum(known) != written_rows(adds):
+        raise DataFileError(
+            f"Table {snapshot.table.name!r} is not optimised: its files have {written_rows(adds)} "
+            f"rows, and {sum(known)} by their statistics",
+            fix="Nothing was changed; read the table to see which of its files are damaged",
+        )
+    return adds
 
 
 # --- clustering ---------------------------------------------------------------------------

@@ -270,7 +270,10 @@ class _Reader:
     def _open(self, files: pa.Table, partitions: Sequence[StructField]) -> DataFrame:
         """Spark's own scan of the files, with physical names."""
         reader = self._spark.read.schema(self._physical_schema(partitions)).options(
-            **hadoop_options(self._location, self._snapshot.storage_options)
+            # A file that is left out, or half of it, would be rows that are lost by the next DML.
+            ignoreCorruptFiles="false",
+            ignoreMissingFiles="false",
+            **hadoop_options(self._location, self._snapshot.storage_options),
         )
         if not partitions:
             # Otherwise any folder above the table that is called a=b would give a column.

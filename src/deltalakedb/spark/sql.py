@@ -74,12 +74,15 @@ def sql(spark: SparkSession, lake: Lake, query: str) -> DataFrame:
         )
     views: list[str] = []
     edits: list[_Edit] = []
+    # What stands behind |> comes after what stands before it, and a tree does not tell which.
+    piped = any(token.token_type is TokenType.PIPE_GT for token in tokens)
     try:
         with lake.snapshot(sorted({name for _, name in found})) as at:
             for node, name in found:
                 snapshot = _travelled(spark, lake, node, at[name])
                 view = f"__deltalakedb_{uuid.uuid4().hex}"
-                _scanned(spark, snapshot, _said_of(node)).createOrReplaceTempView(view)
+                said = [] if piped else _said_of(node)
+                _scanned(spark, snapshot, said).createOrReplaceTempView(view)
                 views.append(view)
                 edits += _edits(node, view, tokens)
         # Spark resolves the views at once: they are not needed when it has.

@@ -20,9 +20,9 @@ from deltalakedb.actions.values import CHANGE_TYPE
 from deltalakedb.errors import ConfigurationError, ConstraintViolatedError, DeltaLakeDbError
 from deltalakedb.spark.by_name import unfit
 from deltalakedb.spark.generated import filled, generated_conditions
-from deltalakedb.spark.native import stage_natively
+from deltalakedb.spark.native import WIDER, stage_natively
 from deltalakedb.spark.native_format import install
-from deltalakedb.spark.scan import session_zone
+from deltalakedb.spark.scan import quoted, session_zone, spark_types
 from deltalakedb.spark.sending import receive_add, receive_error, send_add, send_error
 from deltalakedb.staging.change_data import cdc_files, change_data_plan
 from deltalakedb.staging.constraints import invariants
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from deltalakedb.actions.datatypes import StructType
     from deltalakedb.overwriting import Take
     from deltalakedb.snapshot import Snapshot
     from deltalakedb.writing import RowPlan
@@ -81,9 +82,10 @@ class FrameSource:
     def stage(self, plan: StagePlan) -> list[AddFile]:
         """Write the rows where they are."""
         # What is wrong with the columns is told before a job begins.
-        whole = FrameSource(filled(self.frame, plan.metadata.schema))
-        fit(whole.schema, plan.metadata.schema, table=plan.table)
-        return stage_frame_checked(whole.frame, plan)
+        schema = plan.metadata.schema
+        fit(FrameSource(filled(self.frame, schema)).schema, schema, table=plan.table)
+        # Expressions of the table are about values of its types: hash(1) is not hash(1L).
+        return stage_frame_checked(filled(_widened(self.frame, schema), schema), plan)
 
 
 def frame_source(frame: DataFrame) -> FrameSource:
@@ -91,6 +93,20 @@ def frame_source(frame: DataFrame) -> FrameSource:
     if getattr(frame, "_jdf", None) is not None:
         install()
     return FrameSource(frame)
+
+
+def _widened(frame: DataFrame, schema: StructType) -> DataFrame:
+    """The rows with numbers of the table's types, where those hold all values that there can be."""
+    from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+    types = {name.lower(): kind for name, kind in spark_types(schema).items()}
+    casts = {}
+    for column in frame.schema.fields:
+        kind = types.get(column.name.lower())
+        before = column.dataType.simpleString()
+        if kind is not None and before in WIDER.get(kind.simpleString(), ()):
+            casts[column.name] = F.col(quoted(column.name)).cast(kind)
+    return frame.withColumns(casts) if casts else frame
 
 
 def stage_frame(frame: DataFrame, plan: StagePlan, *, sized: bool = False) -> list[AddFile]:
@@ -218,7 +234,8 @@ def _constrained(
         holds = F.coalesce(F.expr(f"({condition})"), F.lit(False))  # noqa: FBT003
         if unless is not None:
             holds = F.col(unless).isNotNull() | holds
-        frame = frame.where(holds | told.isNull())
+        # What is not deterministic stays here; else rows that a join leaves out are asked, too.
+        frame = frame.where(holds | (F.spark_partition_id() < 0) | told.isNull())
     return frame, replace(plan, conditions={}, enforce=False)
 
 
