@@ -22,7 +22,7 @@ from deltalakedb.errors import ConfigurationError, TableExistsError
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.change import Change
-from deltalakedb.transaction.change_table import record_of
+from deltalakedb.transaction.change_table import ROW_COLUMNS, record_of, with_row_columns
 from deltalakedb.transaction.facts import CONSTRAINT_RULES
 from deltalakedb.writing import add_of, rows_of_files
 
@@ -139,8 +139,10 @@ def _cloned(source: Snapshot, properties: Mapping[str, str]) -> Metadata:
             why="Its files are those of the source, with the names that columns have in them",
             fix="Leave the property out",
         )
-    kept = {key: value for key, value in before.items() if key not in _OF_HISTORY}
-    return replace(source.metadata, configuration={**kept, **given})
+    # Ids that files keep of their rows are the source's; those of the clone begin anew.
+    left = {*_OF_HISTORY, *ROW_COLUMNS}
+    kept = {key: value for key, value in before.items() if key not in left}
+    return replace(source.metadata, configuration=with_row_columns({**kept, **given}))
 
 
 def _actions(source: Snapshot, metadata: Metadata) -> list[Action]:

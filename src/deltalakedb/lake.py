@@ -23,7 +23,7 @@ from deltalakedb.mirror.service import Mirror
 from deltalakedb.snapshot import Snapshot, open_snapshot
 from deltalakedb.snapshot.page_builder import after_commit, during_import
 from deltalakedb.staging.sources import source_of
-from deltalakedb.storage import Storage, normalise_location, open_storage
+from deltalakedb.storage import Storage, normalise_location, open_storage, table_location
 from deltalakedb.store import Store
 from deltalakedb.store.exports import gone, newest_export
 from deltalakedb.store.finding import as_location, find_table
@@ -212,7 +212,7 @@ class Lake:
         return table
 
     def _creation(self, name: str, location: str, schema: Any, **how: Any) -> Change:
-        place = normalise_location(location)
+        place = table_location(location)
         change = change_table.create(name, place, schema, **how, now=self.store.clock.now_ms())
         self._refuse_delta_log(name, place)
         return change
@@ -249,7 +249,7 @@ class Lake:
         from deltalakedb.cloning import clone_change, replacing_change
         from deltalakedb.transaction.take_over import default_name
 
-        place = normalise_location(location)
+        place = table_location(location)
         snapshot = self.table(source).snapshot(version, timestamp=timestamp)
         if replace:
             with self.store.read() as session:
@@ -287,7 +287,7 @@ class Lake:
         from deltalakedb.converting import convert_change
         from deltalakedb.transaction.take_over import default_name
 
-        place = normalise_location(location)
+        place = table_location(location)
         change = convert_change(
             self.open_storage(place),
             place,
@@ -328,7 +328,7 @@ class Lake:
         """
         from deltalakedb.transaction.take_over import STAGE_FROM, default_name, take_over
 
-        place = normalise_location(location)
+        place = table_location(location)
         parser = None
         if spark is not None:
             # A room above this one, which nobody needs who has no Spark.

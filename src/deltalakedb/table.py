@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from deltalakedb.errors import ConfigurationError, CorruptCatalogError
+from deltalakedb.errors import CommitConflictError, ConfigurationError, CorruptCatalogError
 from deltalakedb.overwriting import write_overwrite
 from deltalakedb.replacing import replacement
 from deltalakedb.snapshot import Snapshot
@@ -16,6 +16,7 @@ from deltalakedb.snapshot.page_builder import after_commit
 from deltalakedb.snapshot.resolve import check_version, resolve, to_milliseconds
 from deltalakedb.snapshot.retained import needed_files
 from deltalakedb.snapshot.snapshot import snapshot_of
+from deltalakedb.store.mirror import mirror_table
 from deltalakedb.store.reading import Known, find_history, stream_history
 from deltalakedb.store.relations import LIVE
 from deltalakedb.telemetry import span
@@ -98,6 +99,11 @@ class Table:
         if not found:
             check_version(self._store, self._record, version)
         return found
+
+    def drift(self) -> Mapping[str, Any] | None:
+        """What somebody else has written to `_delta_log`, where publishing has met it."""
+        with self._store.read() as session:
+            return mirror_table(session, self.table_id).drift
 
     def now_ms(self) -> int:
         """The time by the clock of the catalog's writers, in milliseconds."""
@@ -282,7 +288,12 @@ class Table:
             merge_schema=merge_schema,
             target_bytes=target_bytes,
         )
-        return self.commit_written(written.with_user_metadata(user_metadata), app_txn)
+        try:
+            return self.commit_written(written.with_user_metadata(user_metadata), app_txn)
+        except CommitConflictError:
+            # Tried again, the rows are planned for the table as it is then.
+            self._state = None
+            raise
 
     def overwrite(
         self,

@@ -322,8 +322,11 @@ def write_metrics(adds: Iterable[AddFile]) -> dict[str, str]:
 
 def partition_test(predicate: Predicate, metadata: Metadata) -> PartitionTest | None:
     """Whether a file of a partition has only rows for the condition; None where rows differ."""
-    from deltalakedb.snapshot.predicate import columns_of
+    from deltalakedb.snapshot.predicate import Constant, columns_of
 
+    if isinstance(predicate, Constant):
+        always = bool(predicate.value)
+        return lambda _values: always
     partitions = {name.lower() for name in metadata.partition_columns}
     if not all(len(c.path) == 1 and c.path[0].lower() in partitions for c in columns_of(predicate)):
         return None

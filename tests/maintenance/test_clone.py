@@ -11,6 +11,7 @@ from deltalakedb.errors import ConfigurationError, TableExistsError, VersionNotF
 from deltalakedb.lake import Lake
 from deltalakedb.maintenance import compact, restore, vacuum
 from deltalakedb.table import Table
+from deltalakedb.transaction.change_table import ROW_COLUMNS
 
 
 def let_pass(clock: ManualClock) -> None:
@@ -136,3 +137,8 @@ def test_rows_of_a_clone_have_ids_of_their_own(lake: Lake, tmp_path: Path) -> No
     assert sorted(files["base_row_id"].to_pylist()) in ([0, 1], [0, 2])
     assert set(files["default_row_commit_version"].to_pylist()) == {0}
     assert made.snapshot().domain_metadata["delta.rowTracking"] == '{"rowIdHighWaterMark":2}'
+    # Ids that others have written into files of the source are no ids of the clone.
+    columns = [
+        {table.snapshot().properties[name] for name in ROW_COLUMNS} for table in (tracked, made)
+    ]
+    assert not columns[0] & columns[1]

@@ -1,5 +1,6 @@
 """An earlier version comes back as a new one, on every engine."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,3 +116,25 @@ def hide_rows(table: Table, numbers: list[int]) -> str:
     add = replace(add_of(row), stats=wide, deletion_vector=vectors[row["path"]])
     table.commit([remove_of(row, table.now_ms()), add], operation="DELETE")
     return key
+
+
+@pytest.mark.parametrize(("step", "expected"), [(1, 200), (-1, 100)])
+def test_values_of_identity_columns_are_not_given_out_again(
+    lake: Lake, tmp_path: Path, step: int, expected: int
+) -> None:
+    def schema(mark: int) -> str:
+        told = {
+            "delta.identity.start": 1,
+            "delta.identity.step": step,
+            "delta.identity.highWaterMark": mark,
+            "delta.identity.allowExplicitInsert": True,
+        }
+        field = {"name": "id", "type": "long", "nullable": True, "metadata": told}
+        return json.dumps({"type": "struct", "fields": [field]})
+
+    table = lake.create_table("t", location=str(tmp_path / "t"), schema=schema(100))
+    after = replace(table.snapshot().metadata, schema_string=schema(200))
+    table.commit([after], enforced={"identityColumns"})
+    restore(table, version=0)
+    (field,) = table.snapshot().schema.fields
+    assert field.metadata["delta.identity.highWaterMark"] == expected

@@ -4,11 +4,12 @@ import os
 import sys
 from pathlib import Path
 
+import deltalake
 import pyarrow as pa
 import pytest
 
 from deltalakedb.clock import SystemClock
-from deltalakedb.errors import ConfigurationError
+from deltalakedb.errors import ConfigurationError, MirrorError
 from deltalakedb.lake import Lake
 from deltalakedb.maintenance import vacuum
 from deltalakedb.table import Table
@@ -174,3 +175,52 @@ def test_deletion_vectors_stay_as_long_as_their_files(lake: Lake, tmp_path: Path
     age(table, 1)
     assert vacuum(table, retention_hours=0, allow_short_retention=True).files == 2
     assert key not in data_files(table)
+
+
+def test_files_of_a_commit_that_is_to_be_adopted_stay(lake: Lake, tmp_path: Path) -> None:
+    place = tmp_path / "foreign"
+    for _ in range(2):
+        deltalake.write_deltalake(str(place), pa.table({"id": [1]}), mode="append")
+    table = lake.import_table(str(place), name="foreign")
+    deltalake.write_deltalake(str(place), pa.table({"id": [2]}), mode="append")
+    age(table, 24 * 8)
+    before = data_files(table)
+    with pytest.raises(MirrorError, match="has a commit that this catalog has not written"):
+        vacuum(table, retention_hours=0, allow_short_retention=True)
+    assert data_files(table) == before
+    lake.adopt("foreign")
+    assert vacuum(table, retention_hours=0, allow_short_retention=True).files == 0
+    assert sorted(table.snapshot().to_arrow()["id"].to_pylist()) == [1, 1, 2]
+    # Nor while two commits claim one number.
+    deltalake.write_deltalake(str(place), pa.table({"id": [3]}), mode="append")
+    table.append(pa.table({"id": [4]}))
+    lake.mirror.run_once()
+    age(table, 24 * 8)
+    with pytest.raises(MirrorError, match="is not vacuumed"):
+        vacuum(table, retention_hours=0, allow_short_retention=True)
+
+
+def test_what_iceberg_keeps_beside_the_files_stays(lake: Lake, tmp_path: Path) -> None:
+    def filled(name: str, properties: dict[str, str]) -> Table:
+        ids = pa.schema([("id", pa.int64())])
+        made = lake.create_table(
+            name, location=str(tmp_path / name), schema=ids, properties=properties
+        )
+        made.append(pa.table({"id": [1]}))
+        folder = tmp_path / name / "metadata"
+        folder.mkdir()
+        (folder / "00001.metadata.json").write_text("{}")
+        age(made, 24 * 8)
+        return made
+
+    plain = filled("plain", {})
+    assert vacuum(plain, retention_hours=0, allow_short_retention=True).files == 1
+    both = filled("both", {"delta.universalFormat.enabledFormats": "iceberg"})
+    assert vacuum(both, retention_hours=0, allow_short_retention=True).files == 0
+    assert (tmp_path / "both" / "metadata" / "00001.metadata.json").exists()
+
+
+@pytest.mark.parametrize("hours", [float("nan"), float("inf"), -1.0])
+def test_hours_that_are_no_time(table: Table, hours: float) -> None:
+    with pytest.raises(ConfigurationError, match="is no time"):
+        vacuum(table, retention_hours=hours, allow_short_retention=True)

@@ -52,6 +52,21 @@ def test_a_backlog_gets_the_newest_checkpoint_that_is_due(
     assert hinted(log_of(table)) == 15
 
 
+def test_an_interval_that_nobody_can_read_counts_as_the_default(
+    queued: Lake, new_table: NewTable
+) -> None:
+    table = new_table(queued, properties={"delta.checkpointInterval": "777"})
+    queued.mirror.run_once()
+    commit = log_of(table) / f"{0:020d}.json"
+    commit.write_text(commit.read_text("utf-8").replace('"777"', '"often"'), "utf-8")
+    queued.drop_table(table.name, force=True)
+    again = queued.import_table(table.location, name="again")
+    for number in range(11):
+        again.commit([add(f"{number}.parquet")])
+    queued.mirror.run_once()
+    assert checkpoints(log_of(again)) == [10]
+
+
 def test_closing_the_lake_waits_for_the_checkpoint(inline: Lake, new_table: NewTable) -> None:
     table = new_table(inline, properties={"delta.checkpointInterval": "2"})
     for number in range(2):

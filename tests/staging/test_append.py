@@ -483,3 +483,26 @@ def test_an_interruption_after_the_commit_deletes_nothing(inline: Lake, tmp_path
         tx.table("t").append(ROWS)
     inline._committer._step = None
     assert rows(table.snapshot().to_arrow()) == rows(ROWS)
+
+
+def test_rows_of_dicts_need_not_have_the_same_keys(lake: Lake, tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    table = lake.create_table("t", location=str(tmp_path / "t"), schema=schema)
+    table.append([{"id": 1}, {"id": 2, "name": "x"}])
+    assert table.snapshot().to_arrow().sort_by("id")["name"].to_pylist() == [None, "x"]
+    with pytest.raises(SchemaMismatchError, match="nmae"):
+        table.append([{"id": 3}, {"id": 4, "nmae": "typo"}])
+    table.append([{"id": 5}, {"id": 6, "more": 1.5}], merge_schema=True)
+    assert table.snapshot().to_arrow().sort_by("id")["more"].to_pylist() == [None, None, None, 1.5]
+
+
+def test_an_append_that_is_tried_again_is_of_the_table_as_it_is(lake: Lake, tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64())])
+    table = lake.create_table("t", location=str(tmp_path / "t"), schema=schema)
+    stale = lake.table("t")
+    assert stale.version == 0
+    table.add_columns(pa.schema([("word", pa.string())]))
+    with pytest.raises(CommitConflictError):
+        stale.append(pa.table({"id": [1]}))
+    stale.append(pa.table({"id": [1]}))
+    assert table.snapshot().to_arrow().num_rows == 1

@@ -8,6 +8,7 @@ import pytest
 
 from deltalakedb.errors import ConfigurationError, SchemaMismatchError, UnsupportedFeatureError
 from deltalakedb.lake import Lake
+from deltalakedb.maintenance import compact
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
 
@@ -128,3 +129,25 @@ def test_rows_that_are_tracked_are_not_moved(lake: Lake, tmp_path: Path) -> None
     # A file that goes as a whole moves nothing.
     table.overwrite(pa.table({"id": [2]}), where="id > 0")
     assert ids(table) == [2]
+
+
+@pytest.mark.parametrize("partition_by", [[], ["part"]])
+@pytest.mark.parametrize(
+    ("where", "left"),
+    [("true", [7]), ("1 = 1", [7]), ("id = 1 OR true", [7])],
+)
+def test_a_condition_that_always_holds_replaces_everything(
+    lake: Lake, tmp_path: Path, where: str, left: list[int], partition_by: list[str]
+) -> None:
+    columns = {"id": pa.int64(), "part": pa.string()}
+    table = make(lake, tmp_path, columns, partition_by=partition_by)
+    table.append(pa.table({"id": [1, 2], "part": ["a", "b"]}))
+    stale = lake.table("t")
+    table.overwrite(pa.table({"id": [7], "part": ["a"]}), where=where)
+    assert ids(table) == left
+    with lake.transaction() as tx:
+        tx.table("t").overwrite(pa.table({"id": [8], "part": ["a"]}), where=where)
+    assert ids(stale) == [8]
+    for n in (1, 2):
+        table.append(pa.table({"id": [n], "part": ["a"]}))
+    assert compact(table, where=where).files_removed == 3

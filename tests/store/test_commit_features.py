@@ -9,6 +9,7 @@ from deltalakedb.actions import (
 )
 from deltalakedb.clock import ManualClock
 from deltalakedb.errors import (
+    CommitConflictError,
     CommitRejectedError,
 )
 from deltalakedb.lake import Lake
@@ -134,3 +135,17 @@ def test_a_metadata_value_can_be_committed(lake: Lake, table: Table) -> None:
     )
     assert table.commit([changed], operation="CHANGE") == 1
     assert [field.name for field in table.snapshot().schema.fields] == ["id", "day", "more"]
+
+
+def test_row_tracking_is_not_switched_on_over_files_of_others(lake: Lake) -> None:
+    table = new_lake_table(lake)
+    other = lake.table(table.name)
+    assert other.version == 0
+    table.commit([add("a.parquet", rows=1)])
+    with pytest.raises((CommitConflictError, CommitRejectedError)):
+        other.set_properties({"delta.enableRowTracking": "true"})
+    assert "delta.enableRowTracking" not in table.snapshot().properties
+    # The columns that engines keep ids in have names from the beginning.
+    tracked = new_lake_table(lake, "tracked", properties={"delta.enableRowTracking": "true"})
+    found = tracked.snapshot().properties
+    assert found["delta.rowTracking.materializedRowIdColumnName"].startswith("_row-id-col-")

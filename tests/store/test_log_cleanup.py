@@ -385,3 +385,17 @@ def test_whoever_is_interrupted_leaves_a_log_that_can_be_read(aged: Aged, tmp_pa
         assert aged.clean().oldest == 5
         assert aged.commits() == list(range(5, 13))
         assert aged.checkpoints() == [5, 9]
+
+
+def test_commits_of_versions_that_expired_stay_as_long_as_others(
+    lake: Lake, tmp_path: Path, clock: ManualClock
+) -> None:
+    """The ledger says no more when they were made, but their files do."""
+    aged = Aged(lake, tmp_path, clock, {"delta.logRetentionDuration": "interval 30 days"})
+    aged.checkpoint(5, 10)
+    lake.expire("t", older_than="1 day", archive=str(tmp_path / "archive"))
+    aged.clean()
+    assert aged.commits() == [*range(13)]
+    clock.advance(26 * DAY_MS)
+    aged.clean()
+    assert aged.commits() == [*range(5, 13)]

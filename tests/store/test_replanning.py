@@ -162,6 +162,8 @@ WIDER: list[tuple[str, str, list[Any], dict[str, str]]] = [
     ("integer", "long", [1, 7, 300], {"= 7": "1", "> 7": "2", "<= 7": "01", "IN (1, 300)": "02"}),
     ("integer", "double", [-5, 7, 300], {"= 7": "1", "< 7": "0", "<= 7.5D": "01", "= 6": ""}),
     ("float", "double", [-0.5, 0.25, 1.5], {"= 0.25D": "1", "< 0.5D": "01"}),
+    # As a float 0.7 is 0.699999988079071, and that is what it is as a double.
+    ("float", "double", [-0.5, 0.7, 1.5], {"<= 0.69999999D": "01", "< 0.7D": "01"}),
     (
         *("decimal(4,2)", "decimal(10,6)", [1.25, 7.5, 12.75]),
         {"= 7.5": "1", "> 7.499999": "12", "< 7.500001": "01", "< 7.5": "0"},
@@ -199,7 +201,7 @@ def test_a_planned_column_may_get_a_wider_type(
     check_keys(lake, table)
     for condition, numbers in conditions.items():
         assert found(table, f"x {condition}") == [f"f{n}" for n in numbers], condition
-        assert uses_keys(table, f"x {condition}")
+        assert uses_keys(table, f"x {condition}") is (old != "float")
     # The older version has the older type, and the keys are not in its order.
     literal = f"DATE '{values[1]}'" if old == "date" else values[1]
     assert found(table, f"x = {literal}", version=1) == ["f1"]

@@ -14,7 +14,7 @@ from deltalakedb.errors import (
     StoragePermissionError,
     StorageUnavailableError,
 )
-from deltalakedb.storage import Storage, open_storage
+from deltalakedb.storage import Storage, open_storage, table_location
 from deltalakedb.storage.failures import said
 
 from fix_s3 import S3Server
@@ -356,3 +356,14 @@ def test_checksums_that_hadoop_keeps_beside_local_files_do_not_outlive_them(
 )
 def test_what_a_store_said_is_told_without_its_document(text: str, told: str) -> None:
     assert said(OSError(text) if text else OSError()) == told
+
+
+@pytest.mark.parametrize("location", ["s3://b/my%20table", "s3a://b/t#1", "gs://b/t?2=3"])
+def test_a_key_that_engines_read_in_two_ways_is_no_place_for_a_table(location: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"has a '[%#?]' in it"):
+        table_location(location)
+
+
+def test_files_may_be_called_anything(tmp_path: Path) -> None:
+    assert table_location(str(tmp_path / "my%20table#1")).endswith("my%2520table%231")
+    assert table_location("s3a://b/my table/") == "s3://b/my table"

@@ -160,6 +160,17 @@ def physical_name(struct_field: StructField) -> str:
     return name if isinstance(name, str) else struct_field.name
 
 
+def was_float(struct_field: StructField) -> bool:
+    """Whether the column was of type float, whose bounds are written as shorter text than double's.
+
+    What the text says as a double is not what the files have.
+    """
+    changes = struct_field.metadata.get("delta.typeChanges")
+    return isinstance(changes, list) and any(
+        isinstance(change, dict) and change.get("fromType") == "float" for change in changes
+    )
+
+
 def without_physical_names(struct: StructType) -> StructType:
     """The schema as a table without column mapping has it: there, such names mean nothing."""
     fields = []

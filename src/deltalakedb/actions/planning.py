@@ -15,10 +15,13 @@ from typing import Final
 
 from deltalakedb.actions.datatypes import (
     BINARY,
+    VOID,
     ColumnPath,
     DataType,
+    StructField,
     StructType,
     physical_name,
+    was_float,
     without_physical_names,
 )
 from deltalakedb.actions.order_keys import has_order_key
@@ -105,6 +108,8 @@ def _listed(
         column = _resolve(schema, path, partitions)
         if column is None:
             problem = problem or f"there is no column {'.'.join(path)!r}"
+        elif column.type == VOID:
+            continue
         elif not has_order(column.type):
             problem = problem or f"the column {'.'.join(path)!r} ({column.type}) has no bounds"
         elif len(chosen) == SLOTS:
@@ -127,6 +132,7 @@ def _paths(listed: str | None) -> tuple[list[ColumnPath], str]:
 
 def _resolve(schema: StructType, path: ColumnPath, partitions: set[str]) -> PlannedColumn | None:
     here: DataType = schema
+    field: StructField | None = None
     physical: list[str] = []
     for step in path:
         field = here.get(step) if isinstance(here, StructType) else None
@@ -134,4 +140,7 @@ def _resolve(schema: StructType, path: ColumnPath, partitions: set[str]) -> Plan
             return None
         physical.append(physical_name(field))
         here = field.type
-    return PlannedColumn(tuple(physical), here, len(path) == 1 and path[0].lower() in partitions)
+    is_partition = len(path) == 1 and path[0].lower() in partitions
+    if not is_partition and field is not None and was_float(field):
+        return PlannedColumn(tuple(physical), VOID)  # Its old bounds are not those of doubles.
+    return PlannedColumn(tuple(physical), here, is_partition)

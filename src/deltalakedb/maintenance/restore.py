@@ -15,7 +15,9 @@ from urllib.parse import urlsplit
 
 from deltalakedb.actions import Action, DomainMetadata, Metadata
 from deltalakedb.actions.clustering import DOMAIN as CLUSTERING
+from deltalakedb.actions.datatypes import StructField, StructType, physical_name
 from deltalakedb.actions.partition import decode_path
+from deltalakedb.actions.schema import schema_to_json
 from deltalakedb.cloning import absolute_path, is_absolute
 from deltalakedb.errors import ConfigurationError, DataFileMissingError
 from deltalakedb.snapshot.data_files import descriptor_of
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from deltalakedb.table import Table
 
 _LOOKERS: Final = 16
+_MARK: Final = "delta.identity.highWaterMark"
 _KEPT: Final = (
     "delta.enableInCommitTimestamps",
     "delta.inCommitTimestampEnablementVersion",
@@ -131,7 +134,29 @@ def _by_identity(snapshot: Snapshot) -> dict[tuple[str, str], dict[str, Any]]:
 def _restored(then: Metadata, now: Metadata) -> Metadata:
     """The metadata of then, but for what must not go back: it says how history itself is kept."""
     kept = {name: now.configuration[name] for name in _KEPT if name in now.configuration}
-    return replace(then, configuration={**then.configuration, **kept}, name=now.name)
+    schema = _with_marks(then.schema, now.schema)
+    return replace(
+        then,
+        schema_string=then.schema_string if schema == then.schema else schema_to_json(schema),
+        configuration={**then.configuration, **kept},
+        name=now.name,
+    )
+
+
+def _with_marks(then: StructType, now: StructType) -> StructType:
+    """Values that identity columns have given out since are not given out again."""
+    marks = {physical_name(field): field.metadata.get(_MARK) for field in now.fields}
+
+    def merged(field: StructField) -> StructField:
+        before, after = field.metadata.get(_MARK), marks.get(physical_name(field))
+        step = field.metadata.get("delta.identity.step")
+        if not isinstance(step, int) or not isinstance(after, int):
+            return field
+        further = max if step > 0 else min
+        mark = further(before, after) if isinstance(before, int) else after
+        return replace(field, metadata={**field.metadata, _MARK: mark})
+
+    return StructType(tuple(merged(field) for field in then.fields))
 
 
 def _domains(now: Snapshot, then: Snapshot) -> list[Action]:

@@ -9,15 +9,17 @@ the retention too, so that the files of a write that is still under way stay.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from deltalakedb.actions.features import check_writable, required_features
 from deltalakedb.actions.partition import decode_path
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.cloning import absolute_path, is_absolute
-from deltalakedb.errors import ConfigurationError
+from deltalakedb.deltalog.names import LOG, LogKind, parse_name
+from deltalakedb.errors import ConfigurationError, MirrorError
 from deltalakedb.progress import Phases, Progress
 from deltalakedb.snapshot.data_files import descriptor_of
 from deltalakedb.staging.layout import STAGING_FOLDER
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from deltalakedb.table import Table
 
 _CHANGE_DATA: Final = "_change_data"
+_ICEBERG: Final = "metadata/"
 _AT_ONCE: Final = 1000
 _HOUR_MS: Final = 3_600_000
 
@@ -68,24 +71,29 @@ def vacuum(
     """
     phases = Phases(progress)
     snapshot = table.snapshot()
+    if "vacuumProtocolCheck" in required_features(snapshot.protocol):
+        check_writable(snapshot.protocol, metadata=snapshot.metadata, table=table.name)
     least = TableProperties(snapshot.properties).deleted_file_retention
     hours = _hours(table, least, retention_hours, allowed=allow_short_retention)
     cutoff = table.now_ms() - int(hours * _HOUR_MS)
     phases.begin("Finding what is needed")
     needed = _needed(table, cutoff, phases)
     storage = open_storage(table.location, snapshot.storage_options)
+    iceberg = _has_iceberg(snapshot.properties)
     gone: list[ObjectInfo] = []
-    kept = 0
+    kept, logged = 0, -1
     phases.begin("Listing files")
     for number, found in enumerate(storage.list(), start=1):
         if number % _AT_ONCE == 0:
             phases(number)
-        if _is_hidden(found.key):
+        logged = max(logged, _logged(found.key))
+        if _is_hidden(found.key) or (iceberg and found.key.startswith(_ICEBERG)):
             continue
         if found.key in needed or found.modified_ms >= cutoff:
             kept += 1
         else:
             gone.append(found)
+    _refuse_foreign(table, logged)
     keys = [found.key for found in gone]
     if not dry_run:
         phases.begin("Deleting files", main=True)
@@ -148,6 +156,34 @@ def _key(location: str, path: str) -> str:
         return decode_path(path)
     here = decode_path(location) if location.startswith("file:") else location
     return decode_path(normalise_location(absolute_path(location, path))).removeprefix(f"{here}/")
+
+
+def _logged(key: str) -> int:
+    """The version that a key is the commit of; -1 where it is another file."""
+    folder, _, name = key.partition("/")
+    found = parse_name(name) if folder == LOG else None
+    return found.version if found is not None and found.kind is LogKind.COMMIT else -1
+
+
+def _refuse_foreign(table: Table, logged: int) -> None:
+    """The files of a commit that is to be adopted, or decided upon, are not there for nothing."""
+    if logged > table.refresh() or table.drift() is not None:
+        raise MirrorError(
+            f"Table {table.name!r} is not vacuumed: its log has a commit that this catalog has not "
+            "written",
+            why="The files of that commit would be taken for leftovers, and deleted",
+            fix=f"Decide what counts first: lake.verify({table.name!r}) tells what there is, and "
+            f"lake.adopt({table.name!r}) makes it a version",
+        )
+
+
+def _has_iceberg(properties: Mapping[str, str]) -> bool:
+    """Whether the table is one of Iceberg, too, whose metadata lie beside its files."""
+    formats = properties.get("delta.universalFormat.enabledFormats", "")
+    compatible = any(
+        properties.get(f"delta.enableIcebergCompatV{n}", "").lower() == "true" for n in (1, 2, 3)
+    )
+    return compatible or "iceberg" in formats.lower()
 
 
 def _is_hidden(key: str) -> bool:

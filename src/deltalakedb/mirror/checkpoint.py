@@ -60,16 +60,20 @@ _CLAIMS: Final = 16
 
 
 def checkpoint_due(properties: Mapping[str, str], version: int) -> bool:
-    """Whether `delta.checkpointInterval` asks for a checkpoint of this version.
+    """Whether `delta.checkpointInterval` asks for a checkpoint of this version."""
+    return version > 0 and version % checkpoint_interval(properties) == 0
+
+
+def checkpoint_interval(properties: Mapping[str, str]) -> int:
+    """After how many versions there is a checkpoint.
 
     A value that nobody can read counts as the default: a table without checkpoints would become
     slower and slower to open.
     """
     try:
-        interval = TableProperties(properties).checkpoint_interval
+        return TableProperties(properties).checkpoint_interval
     except ConfigurationError:
-        interval = TableProperties({}).checkpoint_interval
-    return version > 0 and version % interval == 0
+        return TableProperties({}).checkpoint_interval
 
 
 def write_checkpoint(

@@ -118,9 +118,11 @@ def _newest_expired(
         there = available_versions(session, table.table_id)
     if not there:
         return None
-    # Versions before the ledger begins are older than all of it.
-    newest = there[0][0] - 1 if row is None else int(row[0])
-    told_by_file = _first_in_commit(properties)
+    # Versions before the ledger begins are older than all of it; how old, only their files tell,
+    # whose time is never before that of the commit.
+    oldest = there[0][0]
+    newest = oldest - 1 if row is None else int(row[0])
+    told_by_file = max(_first_in_commit(properties), oldest)
     late = [
         version
         for version, file in listing.commits.items()

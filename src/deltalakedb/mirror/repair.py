@@ -303,9 +303,10 @@ class _Work:
 
     def _remake(self, finding: Finding, newest: int) -> None:
         version = finding.version if finding.version is not None else newest
-        if version != newest and newest not in self.found.checkpoints:
-            # First another one that readers can use: they may have nothing else to begin with.
-            write_checkpoint(self.store, self.storage, self.table, newest)
+        # First another one that readers can use: they may have nothing else to begin with.
+        other = newest if version != newest else newest - 1
+        if other not in self.found.checkpoints and other >= self.found.first_version:
+            write_checkpoint(self.store, self.storage, self.table, other)
         keys = self._files_of(finding)
         if hinted_version(self.storage) == version:
             self._point_hint(without=keys)

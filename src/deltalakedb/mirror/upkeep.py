@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from deltalakedb.actions.properties import TableProperties
 from deltalakedb.deltalog.names import LOG
 from deltalakedb.errors import DeltaLakeDbError
 from deltalakedb.store import mirror as queue
@@ -90,11 +89,13 @@ class Upkeep:
 
     def _due(self, table: TableRecord, published: int, newest: int) -> int | None:
         """The newest version at which a checkpoint is due and not there yet."""
+        from deltalakedb.mirror.checkpoint import checkpoint_interval
+
         with self._store.read() as session:
             metadata = self._store.metadata_at(session, table.table_id, published)
         if metadata is None:
             return None
-        interval = TableProperties(metadata.configuration).checkpoint_interval
+        interval = checkpoint_interval(metadata.configuration)
         version = published - published % interval
         return version if version > max(newest, 0) else None
 

@@ -20,6 +20,7 @@ from deltalakedb.actions.datatypes import (
     StructField,
     StructType,
     physical_name,
+    was_float,
 )
 from deltalakedb.actions.partition import INTEGER_RANGES
 from deltalakedb.errors import InvalidConditionError, UnsupportedConditionError
@@ -126,6 +127,7 @@ class Binder:
             physical=tuple(physical_name(f) for f in fields),
             type=fields[-1].type,
             is_partition=len(fields) == 1 and fields[0].name.lower() in self._partition_columns,
+            was_float=was_float(fields[-1]),
         )
 
     def comparison(

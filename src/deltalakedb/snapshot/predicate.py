@@ -28,6 +28,7 @@ class Column:
     physical: ColumnPath
     type: DataType
     is_partition: bool = False
+    was_float: bool = False
 
     def __str__(self) -> str:
         return ".".join(self.path)

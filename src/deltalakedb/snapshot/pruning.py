@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from deltalakedb.actions.datatypes import FLOAT
 from deltalakedb.snapshot.predicate import (
     And,
     Column,
@@ -241,7 +242,7 @@ class _Builder:
         return f"({bounds.low} = {value} AND {bounds.high} = {value})"
 
     def _edges(self, bounds: _Bounds, column: Column, value: Any) -> Edges | None:
-        at = edges(value, bounds.kind, column.type, self._name)
+        at = edges(value, bounds.kind, FLOAT if column.was_float else column.type, self._name)
         if at is not None and isinstance(at.low, str) and not self._engine.can_compare(at.low):
             return None
         return at

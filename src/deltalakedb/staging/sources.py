@@ -73,7 +73,9 @@ def source_of(data: Any) -> Source:
     if isinstance(data, pa.Table):
         return ArrowSource(data.schema, iter(data.to_batches()))
     if isinstance(data, (list, tuple)) and data and all(isinstance(row, Mapping) for row in data):
-        table = pa.Table.from_pylist(list(data))
+        # The columns of all rows: pyarrow would take those of the first, and drop the others.
+        names = dict.fromkeys(name for row in data for name in row)
+        table = pa.table({name: [row.get(name) for row in data] for name in names})
         return ArrowSource(table.schema, iter(table.to_batches()))
     if isinstance(data, pa.RecordBatchReader):
         return ArrowSource(data.schema, iter(data))

@@ -45,6 +45,20 @@ def normalise_location(location: object) -> str:
     return f"{_SAME.get(scheme, scheme)}://{parts.netloc}{parts.path.rstrip('/')}"
 
 
+def table_location(location: object) -> str:
+    """The location of a table that is to be taken into the catalog, in one spelling."""
+    place = normalise_location(location)
+    odd = next((char for char in "%#?" if char in str(location)), None)
+    if odd is not None and not place.startswith("file:"):
+        raise ConfigurationError(
+            f"The location {str(location)[:200]!r} has a {odd!r} in it",
+            why="Engines do not agree on which keys of an object store that means",
+            fix="Write keys as they are, not percent-encoded, and put the table under a prefix "
+            "without %, # and ?",
+        )
+    return place
+
+
 def _file_uri(path: str) -> str:
     # abspath takes out '.', '..' and doubled slashes, but keeps two at the beginning.
     # Path.resolve would follow links, and the table would move with them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from deltalakedb.actions import Action, Metadata, Protocol
 from deltalakedb.actions.arrow import schema_from_any
@@ -36,10 +36,15 @@ from deltalakedb.actions.schema import (
 from deltalakedb.errors import CommitRejectedError, ConfigurationError, TableExistsError
 from deltalakedb.storage import local_path
 from deltalakedb.store import TableRecord
+from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.change import Change
 from deltalakedb.transaction.state import TableState
 
 _ICT = "delta.enableInCommitTimestamps"
+ROW_COLUMNS: Final = {
+    "delta.rowTracking.materializedRowIdColumnName": "_row-id-col",
+    "delta.rowTracking.materializedRowCommitVersionColumnName": "_row-commit-version-col",
+}
 _STATISTICS = {"delta.dataSkippingNumIndexedCols", "delta.dataSkippingStatsColumns"}
 _MAX_ID = "delta.columnMapping.maxColumnId"
 
@@ -118,7 +123,15 @@ def new_configuration(properties: Mapping[str, str]) -> dict[str, str]:
     """The properties of a new table: in-commit timestamps are on unless they say otherwise."""
     given = as_text(properties)
     check_properties(given)
-    return {_ICT: "true", **given}
+    return with_row_columns({_ICT: "true", **given})
+
+
+def with_row_columns(configuration: Mapping[str, str]) -> dict[str, str]:
+    """The same, with names for the columns in which engines keep ids of rows that they rewrite."""
+    if not TableProperties(configuration).enable_row_tracking:
+        return dict(configuration)
+    names = {name: f"{prefix}-{uuid.uuid4()}" for name, prefix in ROW_COLUMNS.items()}
+    return {**names, **configuration}
 
 
 def record_of(metadata: Metadata, protocol: Protocol, location: str, now: int) -> TableRecord:
@@ -151,12 +164,13 @@ def set_properties(
     given = as_text(properties)
     _check_some(given, "property to set", "Pass names and values, e.g. {'owner': 'me'}")
     check_properties(given)
-    configuration: Mapping[str, str] = {**base.metadata.configuration, **given}
+    configuration: Mapping[str, str] = with_row_columns({**base.metadata.configuration, **given})
     metadata = replace(base.metadata, configuration=configuration)
     if given.keys() & _STATISTICS:
         check_still_covered(metadata, domains())
     before, after = TableProperties(base.metadata.configuration), TableProperties(configuration)
-    if after.enable_row_tracking and not before.enable_row_tracking and base.counts.live_files:
+    tracks = after.enable_row_tracking and not before.enable_row_tracking
+    if tracks and base.counts.live_files:
         raise CommitRejectedError(
             f"Row tracking cannot be switched on for table {table.name!r}",
             rule="row-tracking",
@@ -179,6 +193,8 @@ def set_properties(
         actions=_with_protocol(base, metadata),
         operation="SET TBLPROPERTIES",
         parameters={"properties": dumps(given)},
+        # Files that others add meanwhile would have no row ids.
+        read=ReadSet(whole_table=tracks),
     )
 
 

@@ -254,7 +254,16 @@ class Committer:
         if known.done is None:
             return
         record = self._store.version(session, known.table_id, int(known.done))
-        if record is None or record.transaction_id is None:
+        if record is None:
+            raise HistoryExpiredError(
+                f"This transaction was committed before, by version {int(known.done)} of table "
+                f"{known.change.table.name!r}",
+                why="That version has expired, so what it wrote to the other tables is not known "
+                "any more",
+                fix="Nothing has to be done; to have it back: lake.restore_expired",
+                retryable=False,
+            )
+        if record.transaction_id is None:
             return
         versions = self._store.participants(session, record.transaction_id)
         for work in works:
