@@ -100,10 +100,10 @@ class Table:
             check_version(self._store, self._record, version)
         return found
 
-    def drift(self) -> Mapping[str, Any] | None:
-        """What somebody else has written to `_delta_log`, where publishing has met it."""
+    def has_drifted(self) -> bool:
+        """Whether publishing has met a commit in `_delta_log` that somebody else has written."""
         with self._store.read() as session:
-            return mirror_table(session, self.table_id).drift
+            return mirror_table(session, self.table_id).drift is not None
 
     def now_ms(self) -> int:
         """The time by the clock of the catalog's writers, in milliseconds."""

@@ -167,7 +167,7 @@ def _logged(key: str) -> int:
 
 def _refuse_foreign(table: Table, logged: int) -> None:
     """The files of a commit that is to be adopted, or decided upon, are not there for nothing."""
-    if logged > table.refresh() or table.drift() is not None:
+    if logged > table.refresh() or table.has_drifted():
         raise MirrorError(
             f"Table {table.name!r} is not vacuumed: its log has a commit that this catalog has not "
             "written",
