@@ -367,3 +367,8 @@ def test_a_key_that_engines_read_in_two_ways_is_no_place_for_a_table(location: s
 def test_files_may_be_called_anything(tmp_path: Path) -> None:
     assert table_location(str(tmp_path / "my%20table#1")).endswith("my%2520table%231")
     assert table_location("s3a://b/my table/") == "s3://b/my table"
+
+
+def test_a_key_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"There is no file 'nowhere\.json'"):
+        open_storage("gs://b/t", {"service_account": "nowhere.json"})

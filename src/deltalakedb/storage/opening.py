@@ -70,14 +70,25 @@ def open_object_store(
         # The message may hold a value; its first words name the key.
         known = ", ".join(sorted(options)) or "none"
         wrong = next((key for key in config if f"'{key}'" in str(error)), None)
+        lost = next((key for key in options if _names_no_file(key, options[key])), None)
+        why = f"Its options do not fit together (given: {known})"
+        if wrong:
+            why = f"The option {wrong!r} is not known"
+        elif lost:
+            why = f"There is no file {options[lost]!r}, which the option {lost!r} names"
         raise ConfigurationError(
             f"Cannot open the object store of {location}",
-            why=f"The option {wrong!r} is not known"
-            if wrong
-            else f"Its options do not fit together (given: {known})",
+            why=why,
             fix="See https://developmentseed.org/obstore for the options of each store",
         ) from None
     return store
+
+
+def _names_no_file(key: str, value: str) -> bool:
+    """Whether an option is the path of a key file that is not there."""
+    bare = key.lower().removeprefix("google_")
+    paths = ("service_account", "service_account_path", "application_credentials")
+    return bare in paths and not value.lstrip().startswith("{") and not Path(value).is_file()
 
 
 def open_brief_store(location: str, options: Mapping[str, str]) -> ObjectStore:
