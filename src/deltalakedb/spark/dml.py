@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions.jsonvalue import dumps
-from deltalakedb.snapshot.predicate import Constant, Predicate
 from deltalakedb.spark.assignments import Assignments
 from deltalakedb.spark.changes import (
     Emitted,
@@ -150,7 +149,7 @@ def _found(change: RowEdit, given: Any, alias: str | None) -> _Found:
     files = change.find(predicate)
     exact = whole_files(predicate, change.metadata)
     if exact is not None:
-        files = _filtered(files, predicate, exact)
+        files = _filtered(files, exact)
     paths = frozenset(files["path"].to_pylist())
     return _Found(
         files,
@@ -162,13 +161,11 @@ def _found(change: RowEdit, given: Any, alias: str | None) -> _Found:
     )
 
 
-def _filtered(files: pa.Table, predicate: Predicate, exact: Any) -> pa.Table:
+def _filtered(files: pa.Table, exact: Any) -> pa.Table:
     import json
 
     import pyarrow as pa
 
-    if predicate == Constant(value=True):
-        return files
     known: dict[str, bool] = {}
     mask = []
     for text in files["partition_values"].to_pylist():
