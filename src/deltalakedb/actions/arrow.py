@@ -17,6 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.actions import jsonvalue
+from deltalakedb.actions.char_types import noted
 from deltalakedb.actions.datatypes import (
     BINARY,
     BOOLEAN,
@@ -60,7 +61,8 @@ def schema_from_any(x: Any) -> StructType:
     """Accept a schema as a user has it.
 
     A `StructType` of this package, a `pyarrow.Schema`, the JSON text of a Delta schema, or a
-    Spark `StructType` (known by its `json()` method; pyspark is not imported).
+    Spark `StructType` (known by its `json()` method; pyspark is not imported), whose CHAR and
+    VARCHAR become strings that remember their length.
     """
     if isinstance(x, StructType):
         return x
@@ -73,9 +75,7 @@ def schema_from_any(x: Any) -> StructType:
             return schema_from_arrow(x)
     to_json = getattr(x, "json", None)
     if callable(to_json) and hasattr(x, "fields"):
-        text = to_json()
-        if isinstance(text, str):
-            return schema_from_json(text)
+        return schema_from_json(noted(x))
     raise InvalidSchemaError(
         "Cannot understand the schema",
         why=f"it is a {type(x).__module__}.{type(x).__qualname__}",

@@ -14,20 +14,15 @@ A condition is evaluated once for each pair of rows, and never again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
-from deltalakedb.actions import Metadata
-from deltalakedb.actions.arrow import schema_from_any
 from deltalakedb.actions.jsonvalue import dumps
-from deltalakedb.errors import AmbiguousMergeError, ConfigurationError, InvalidConditionError
+from deltalakedb.errors import AmbiguousMergeError
 from deltalakedb.snapshot.predicate import Constant, Opaque, Predicate, conjunction
-from deltalakedb.spark.assignments import Assignments
-from deltalakedb.spark.by_name import Value, by_name, fitted, policy_of
 from deltalakedb.spark.changes import (
     Emitted,
     RowChange,
@@ -36,13 +31,12 @@ from deltalakedb.spark.changes import (
     live_rows,
     written_rows,
 )
-from deltalakedb.spark.conditions import as_column, holds, partitions_read, read_back
-from deltalakedb.spark.generated import anew, generated_columns
-from deltalakedb.spark.merge_evolution import columns_set
+from deltalakedb.spark.conditions import as_column, holds, partitions_read
+from deltalakedb.spark.merge_clauses import Clause, Kind, check_clauses
+from deltalakedb.spark.merge_meaning import Meaning
 from deltalakedb.spark.merge_plan import read_condition, small, source_bounds
-from deltalakedb.spark.scan import FILE, ROW, planned, quoted, spark_says, spark_types
+from deltalakedb.spark.scan import FILE, ROW, planned, quoted
 from deltalakedb.transaction.attempt import ReadSet
-from deltalakedb.transaction.change_table import widen_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -50,34 +44,12 @@ if TYPE_CHECKING:
     from deltalakedb.table import Table
     from deltalakedb.transaction.change import Committed
 
-Kind: TypeAlias = Literal["matched", "not matched", "not matched by source"]
-Act: TypeAlias = Literal["update", "delete", "insert"]
-ALL: Final = "*"
-"""In the place of assignments: every column, from the column of the same name."""
-
-_PLAIN_TARGET: Final = "__deltalakedb_target"
-_PLAIN_SOURCE: Final = "__deltalakedb_source"
 _SOURCE_ROW: Final = "__deltalakedb_source_row"
 _CLAUSE: Final = "__deltalakedb_clause"
 _AT_FILE: Final = "__deltalakedb_at_file"
 _AT_ROW: Final = "__deltalakedb_at_row"
 _WHEN: Final = "__deltalakedb_when_"
 _NO_CLAUSE: Final = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Clause:
-    """One WHEN clause."""
-
-    kind: Kind
-    act: Act
-    condition: Any = None
-    assignments: Mapping[str, Any] | str | None = None
-
-    def shown(self) -> dict[str, str]:
-        """As Delta's history has it."""
-        told = {} if self.condition is None else {"predicate": str(self.condition)}
-        return {**told, "actionType": self.act}
 
 
 def merge(
@@ -91,7 +63,7 @@ def merge(
     evolve: bool = False,
 ) -> tuple[Committed | None, dict[str, int]]:
     """Merge a source into a table; the commit, if anything changed, and counts of rows."""
-    _check_clauses(clauses)
+    check_clauses(clauses)
     made = _Merge(
         spark, table, source, condition=condition, clauses=clauses, alias=alias, evolve=evolve
     )
@@ -119,16 +91,17 @@ class _Merge:
         self._inserting = [c for c in clauses if c.kind == "not matched"]
         self._by_source = any(c.kind == "not matched by source" for c in clauses)
         self._condition = condition
-        self._evolve = evolve
-        self._source_columns = source.columns
-        self._t = alias or _PLAIN_TARGET
-        self._s = _alias_of(source) or _PLAIN_SOURCE
         self._given_source = source
         self._kept: list[DataFrame] = []
-        self._apart: set[int] = set()
-        """Clauses whose names mean the table's columns, where the source has some of that name."""
-        if evolve:
-            self._add_columns(source)
+        self._means = Meaning(
+            spark,
+            self._change,
+            source,
+            condition=condition,
+            clauses=clauses,
+            alias=alias,
+            evolve=evolve,
+        )
 
     def run(self) -> tuple[Committed | None, dict[str, int]]:
         """Find, write, commit."""
@@ -142,12 +115,10 @@ class _Merge:
         from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
         numbered = self._given_source.withColumn(_SOURCE_ROW, F.monotonically_increasing_id())
-        self._values = self._prepared()
-        text = self._condition_text(numbered.alias(self._s))
         kept = self._keep(numbered)
         source_rows = kept.count()
-        self._source = small(kept, source_rows).alias(self._s)
-        predicate = self._predicate(text)
+        self._source = small(kept, source_rows).alias(self._means.source)
+        predicate = self._predicate()
         files = self._change.find(predicate)
         pairs = self._pairs(files)
         decided, counts, touched = self._decided(files, pairs)
@@ -161,7 +132,7 @@ class _Merge:
         test = partitions_read(predicate, self._change.metadata)
         read = ReadSet(partitions=test, files=frozenset(files["path"].to_pylist()))
         committed = self._change.commit(
-            "MERGE", parameters=self._parameters(text), metrics=metrics, read=read
+            "MERGE", parameters=self._parameters(), metrics=metrics, read=read
         )
         return committed, metrics
 
@@ -171,151 +142,19 @@ class _Merge:
         self._kept.append(kept)
         return kept
 
-    # --- before anything is read ------------------------------------------------------------
-
-    def _add_columns(self, source: DataFrame) -> None:
-        """Columns and fields of the source that the table lacks, where a clause would set them."""
-        change = self._change
-        # Others can take nothing from the source.
-        given = [c.assignments for c in self._clauses if c.kind != "not matched by source"]
-        used = columns_set(
-            [name for names in given if isinstance(names, Mapping) for name in names],
-            schema_from_any(source.schema),
-            everything=ALL in given,
-            table=change.metadata.schema,
-            alias=self._t,
-        )
-        control = widen_columns(change.base, used)
-        if control:
-            change.parts.control = control
-            change.metadata = next(one for one in control if isinstance(one, Metadata))
-
-    def _prepared(self) -> dict[int, list[Column]]:
-        """The new values of all columns, by the number of the clause."""
-        return {
-            number: self._values_of(clause)
-            for number, clause in enumerate(self._clauses)
-            if clause.act != "delete"
-        }
-
-    def _values_of(self, clause: Clause) -> list[Column]:
-        from pyspark.sql import functions as F  # noqa: N812
-
-        schema = self._change.metadata.schema
-        types = spark_types(schema)
-        given = clause.assignments
-        if given == ALL:
-            given = self._all(clause)
-        assert isinstance(given, Mapping)  # noqa: S101 - the builder takes nothing else
-        assigned = Assignments(schema, given, alias=self._t)
-        probe, fix = self._probe(clause.kind), self._fix()
-        if clause.act == "update":
-            return assigned.applied(probe, alias=self._t, fix=fix)
-        values = [Value(name, value, types[name]) for name, value in assigned.whole().items()]
-        made = dict(zip((value.name for value in values), fitted(probe, values, fix), strict=True))
-        nothing = {name: F.lit(None).cast(kind) for name, kind in types.items()}
-        return [*({**nothing, **made}).values(), *anew(schema, made)]
-
-    def _fix(self) -> str:
-        return (
-            f"Columns of the table are {self._t}.name, of the source {self._s}.name; give both an "
-            "alias"
-        )
-
-    def _probe(self, kind: Kind) -> DataFrame:
-        """No rows, with the columns that a clause can name."""
-        source = self._given_source.alias(self._s)
-        if kind == "not matched":
-            return source
-        target = self._widened(self._change.empty).alias(self._t)
-        return target if kind == "not matched by source" else target.crossJoin(source)
-
-    def _all(self, clause: Clause) -> dict[str, Column]:
-        from pyspark.sql import functions as F  # noqa: N812
-
-        there = {name.lower(): name for name in self._source_columns}
-        generated = generated_columns(self._change.metadata.schema)
-        found: dict[str, Column] = {}
-        for field in self._change.metadata.schema.fields:
-            name = there.get(field.name.lower())
-            if name is not None:
-                found[quoted(field.name)] = F.col(f"{quoted(self._s)}.{quoted(name)}")
-            elif not self._evolve and field.name not in generated:
-                raise InvalidConditionError(
-                    f"The source of the MERGE has no column {field.name!r}",
-                    why=f"{clause.act}All takes every column of the table from it; it has: "
-                    f"{', '.join(self._source_columns)}",
-                    fix="Name the columns to set, or allow for it with withSchemaEvolution()",
-                )
-        return found
-
-    def _condition_text(self, source: DataFrame) -> str | None:
-        """The condition as text, after Spark has resolved it, which tells what is wrong with it."""
-        from pyspark.errors import AnalysisException
-        from pyspark.sql import functions as F  # noqa: N812
-
-        try:
-            target = self._widened(self._change.empty).alias(self._t)
-            joined = target.join(source, as_column(self._condition), "inner")
-            joined.select(*self._resolvable("matched"))
-            source.select(*self._resolvable("not matched"))
-            target.select(*self._resolvable("not matched by source"))
-            self._apart = self._ambiguous(joined)
-            plan = getattr(joined, "_jdf", None)
-            if plan is None:
-                _ = joined.schema
-                return self._condition if isinstance(self._condition, str) else None
-            analyzed = plan.queryExecution().analyzed()
-        except AnalysisException as error:
-            raise InvalidConditionError(
-                "The MERGE cannot be resolved",
-                why=spark_says(error),
-                fix=self._fix(),
-            ) from error
-        if isinstance(self._condition, str):
-            return self._condition
-        meant = analyzed.condition().get()
-        text = str(meant.sql())
-        return read_back(text, meant, lambda: _join_condition(target.join(source, F.expr(text))))
-
-    def _resolvable(self, kind: Kind) -> list[Column]:
-        """What clauses evaluate: with rows of both, of the source alone, or of the table alone."""
-        found = []
-        for number, clause in enumerate(self._clauses):
-            if clause.kind == kind:
-                found += self._evaluated(number, clause)
-        return found
-
-    def _evaluated(self, number: int, clause: Clause) -> list[Column]:
-        when = [] if clause.condition is None else [holds(clause.condition)]
-        return [*self._values.get(number, []), *when]
-
-    def _ambiguous(self, joined: DataFrame) -> set[int]:
-        """Clauses for rows that the source lacks, which cannot be resolved beside its columns."""
-        from pyspark.errors import AnalysisException
-
-        found = set()
-        for number, clause in enumerate(self._clauses):
-            if clause.kind == "not matched by source":
-                try:
-                    joined.select(*self._evaluated(number, clause))
-                except AnalysisException:
-                    found.add(number)
-        return found
-
     # --- finding ----------------------------------------------------------------------------
 
-    def _predicate(self, text: str | None) -> Predicate:
+    def _predicate(self) -> Predicate:
         change = self._change
         if self._by_source:
             return Constant(value=True)
         old = change.snapshot.metadata
         parts = read_condition(
-            text,
+            self._means.text,
             old.schema,
-            target=self._t,
-            source=self._s,
-            source_columns=self._source_columns,
+            target=self._means.target,
+            source=self._means.source,
+            source_columns=self._given_source.columns,
         )
         known = list(parts.target)
         if parts.keys and change.snapshot.num_files > 1:
@@ -330,8 +169,8 @@ class _Merge:
         from pyspark.sql import functions as F  # noqa: N812
 
         how = "left" if self._by_source else "inner"
-        target = self._widened(self._change.rows(files)).alias(self._t)
-        conditions = {i: self._clauses[i].condition for i in self._apart}
+        target = self._means.widened(self._change.rows(files)).alias(self._means.target)
+        conditions = {i: self._clauses[i].condition for i in self._means.apart}
         target = target.withColumns(
             {f"{_WHEN}{i}": holds(given) for i, given in conditions.items() if given is not None}
         )
@@ -359,7 +198,7 @@ class _Merge:
                 continue
             applies = matched if clause.kind == "matched" else ~matched
             if clause.condition is not None:
-                apart = i in self._apart
+                apart = i in self._means.apart
                 applies = applies & (F.col(f"{_WHEN}{i}") if apart else holds(clause.condition))
             number = F.when(applies, F.lit(i)) if number is None else number.when(applies, F.lit(i))
         return F.lit(_NO_CLAUSE) if number is None else number.otherwise(F.lit(_NO_CLAUSE))
@@ -398,7 +237,7 @@ class _Merge:
         counts: dict[str, int] = {}
         for row in counted:
             by_file[row[_AT_FILE]] = by_file.get(row[_AT_FILE], 0) + row.rows
-            name = _metric(self._clauses[row[_CLAUSE]])
+            name = self._clauses[row[_CLAUSE]].counted_as
             counts[name] = counts.get(name, 0) + row.rows
         return decided, counts, change.touched(files, by_file)
 
@@ -473,7 +312,7 @@ class _Merge:
         from pyspark.sql import functions as F  # noqa: N812
 
         change = self._change
-        target = self._widened(change.rows(touched.files)).alias(self._t)
+        target = self._means.widened(change.rows(touched.files)).alias(self._means.target)
         where = (F.col(FILE) == F.col(_AT_FILE)) & (F.col(ROW) == F.col(_AT_ROW))
         chosen = decided.withColumnRenamed(_SOURCE_ROW, "__deltalakedb_partner")
         partner = F.col("__deltalakedb_partner") == F.col(_SOURCE_ROW)
@@ -481,13 +320,13 @@ class _Merge:
         chosen = small(chosen.join(self._source, partner, "left"), touched.changed)
         rows = target.join(chosen, where, "inner" if marking else "left")
         names = [field.name for field in change.metadata.schema.fields]
-        before = [F.col(f"{quoted(self._t)}.{quoted(name)}") for name in names]
+        before = [F.col(f"{quoted(self._means.target)}.{quoted(name)}") for name in names]
         outcomes = []
         for number, clause in enumerate(self._clauses):
             if clause.kind == "not matched":
                 continue
             applies = F.coalesce(F.col(_CLAUSE) == number, F.lit(False))  # noqa: FBT003
-            apart = number in self._apart and clause.act == "update"
+            apart = number in self._means.apart and clause.act == "update"
             made = [] if apart else self._emitted(number, clause, before)
             outcomes.append(Emitted(applies, made))
         if not marking:
@@ -500,16 +339,16 @@ class _Merge:
         """Rows that get values of their own, with no columns of the source beside theirs."""
         from pyspark.sql import functions as F  # noqa: N812
 
-        numbers = [i for i in sorted(self._apart) if self._clauses[i].act == "update"]
+        numbers = [i for i in sorted(self._means.apart) if self._clauses[i].act == "update"]
         if not numbers:
             return decided, []
         change = self._change
-        target = self._widened(change.rows(touched.files)).alias(self._t)
+        target = self._means.widened(change.rows(touched.files)).alias(self._means.target)
         where = (F.col(FILE) == F.col(_AT_FILE)) & (F.col(ROW) == F.col(_AT_ROW))
         chosen = decided.where(F.col(_CLAUSE).isin(numbers)).select(_AT_FILE, _AT_ROW, _CLAUSE)
         rows = target.join(small(chosen, touched.changed), where)
         names = [field.name for field in change.metadata.schema.fields]
-        before = [F.col(f"{quoted(self._t)}.{quoted(name)}") for name in names]
+        before = [F.col(f"{quoted(self._means.target)}.{quoted(name)}") for name in names]
         return rows, [
             Emitted(F.col(_CLAUSE) == i, self._emitted(i, self._clauses[i], before))
             for i in numbers
@@ -521,7 +360,7 @@ class _Merge:
         feed = self._change.change_data
         if clause.act == "delete":
             return [(before, "delete")] if feed else []
-        after = self._values[number]
+        after = self._means.values[number]
         changes: list[tuple[list[Column], str | None]] = [
             (before, "update_preimage"),
             (after, "update_postimage"),
@@ -541,7 +380,7 @@ class _Merge:
             if clause.kind != "not matched":
                 continue
             applies = F.lit(True) if clause.condition is None else holds(clause.condition)  # noqa: FBT003
-            values = self._values[number]
+            values = self._means.values[number]
             made: list[tuple[list[Column], str | None]] = [(values, None)]
             if self._change.change_data:
                 made.append((values, "insert"))
@@ -555,57 +394,16 @@ class _Merge:
         alone, outcomes = self._inserted(pairs)
         return alone.where(reduce(or_, [outcome.when for outcome in outcomes])).count()
 
-    def _widened(self, rows: DataFrame) -> DataFrame:
-        """The rows with the columns that the table gets by this MERGE."""
-        from pyspark.sql import functions as F  # noqa: N812
-
-        schema, before = self._change.metadata.schema, self._change.snapshot.schema
-        types, known = spark_types(schema), spark_types(before)
-        policy = policy_of(self._spark)
-        new = {}
-        for name, kind in types.items():
-            if name not in known:
-                new[name] = F.lit(None).cast(kind)
-            elif known[name] != kind:
-                column = F.col(quoted(name))
-                new[name] = by_name(column, known[name], kind, name, policy=policy)
-        return rows.withColumns(new) if new else rows
-
-    def _parameters(self, text: str | None) -> dict[str, Any]:
+    def _parameters(self) -> dict[str, Any]:
         def shown(kind: Kind) -> str:
             return dumps([clause.shown() for clause in self._clauses if clause.kind == kind])
 
         return {
-            "predicate": dumps([text or str(self._condition)]),
+            "predicate": dumps([self._means.text or str(self._condition)]),
             "matchedPredicates": shown("matched"),
             "notMatchedPredicates": shown("not matched"),
             "notMatchedBySourcePredicates": shown("not matched by source"),
         }
-
-
-def _check_clauses(clauses: Sequence[Clause]) -> None:
-    if not clauses:
-        raise ConfigurationError(
-            "The MERGE has no clause",
-            fix="Say what happens, e.g. .whenMatchedUpdateAll() or .whenNotMatchedInsertAll()",
-        )
-    for kind in ("matched", "not matched", "not matched by source"):
-        same = [clause for clause in clauses if clause.kind == kind]
-        if any(clause.condition is None for clause in same[:-1]):
-            raise ConfigurationError(
-                f"A clause for rows that are {kind} has no condition, and others follow",
-                why="They would never be reached",
-                fix="Give it a condition, or make it the last one of its kind",
-            )
-
-
-def _join_condition(joined: DataFrame) -> Any:
-    return joined._jdf.queryExecution().analyzed().condition().get()  # noqa: SLF001
-
-
-def _metric(clause: Clause) -> str:
-    where = "matched" if clause.kind == "matched" else "source"
-    return f"{where} {clause.act}d"
 
 
 def _release(frame: DataFrame) -> None:
@@ -614,22 +412,3 @@ def _release(frame: DataFrame) -> None:
 
     with suppress(Py4JError, TypeError, AttributeError):
         frame._jdf.queryExecution().analyzed().rdd().unpersist(False)  # noqa: FBT003, SLF001
-
-
-def _alias_of(frame: DataFrame) -> str | None:
-    """The alias that a user gave a DataFrame, below what was done to it since."""
-    inner = getattr(frame, "_jdf", None)
-    if inner is None:
-        plan = getattr(frame, "_plan", None)
-        while plan is not None:
-            if type(plan).__name__ == "SubqueryAlias":
-                return str(plan._alias)  # noqa: SLF001 - nothing else tells it
-            plan = getattr(plan, "_child", None)
-        return None
-    plan = inner.queryExecution().analyzed()
-    while True:
-        if plan.getClass().getSimpleName() == "SubqueryAlias":
-            return str(plan.alias())
-        if plan.children().size() != 1:
-            return None
-        plan = plan.children().apply(0)

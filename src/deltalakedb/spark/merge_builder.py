@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from deltalakedb.errors import ConfigurationError
-from deltalakedb.spark.merge import ALL, Act, Clause, Kind, merge
+from deltalakedb.spark.merge import merge
+from deltalakedb.spark.merge_clauses import ALL, Act, Clause, Kind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

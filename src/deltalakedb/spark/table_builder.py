@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from deltalakedb.actions.arrow import schema_from_any
 from deltalakedb.errors import ConfigurationError, TableNotFoundError
 from deltalakedb.spark.generated import EXPRESSION
+from deltalakedb.spark.scan import spark_types
 from deltalakedb.spark.session import default_properties
 
 if TYPE_CHECKING:
@@ -168,14 +170,18 @@ class DeltaTableBuilder:
         from pyspark.sql import functions as F  # noqa: N812 - its usual name
         from pyspark.sql.types import StructType
 
-        plain = [field for field in self._schema.fields if EXPRESSION not in field.metadata]
-        empty = self._spark.createDataFrame([], StructType(plain))
+        types = spark_types(schema_from_any(self._schema))
+        plain = StructType()
+        for field in self._schema.fields:
+            if EXPRESSION not in field.metadata:
+                plain = plain.add(field.name, types[field.name])
+        empty = self._spark.createDataFrame([], plain)
         for field in self._schema.fields:
             if EXPRESSION not in field.metadata:
                 continue
             text = field.metadata[EXPRESSION]
             try:
-                made = empty.withColumn(field.name, F.expr(text).cast(field.dataType))
+                made = empty.withColumn(field.name, F.expr(text).cast(types[field.name]))
                 _ = made.schema
                 known: Any = getattr(made, "_jdf", None)
                 if known is None or known.queryExecution().analyzed().deterministic():

@@ -1,4 +1,4 @@
-"""CHECK constraints and column invariants, evaluated on the rows that are to be written.
+"""CHECK constraints, column invariants and lengths of texts, asked of the rows to be written.
 
 A row that makes a condition false or unknown is refused, as Delta does. A condition that says more
 than `parse_where` understands is not skipped: the write is refused.
@@ -19,6 +19,7 @@ from deltalakedb.errors import (
 )
 from deltalakedb.snapshot.row_filter import row_filter
 from deltalakedb.snapshot.where import parse_where
+from deltalakedb.staging.lengths import limited, too_long
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,6 +38,7 @@ class Constraints:
     ) -> None:
         self._table = table
         schema = metadata.schema
+        self._limited = list(limited(schema))
         conditions = {
             **TableProperties(metadata.configuration).constraints,
             **dict(invariants(schema)),
@@ -59,6 +61,14 @@ class Constraints:
         """Refuse a batch with a row that breaks a condition."""
         import pyarrow as pa
 
+        for name, declared in self._limited:
+            if name in batch.schema.names and too_long(batch.column(name), declared):
+                raise ConstraintViolatedError(
+                    f"Rows that were to be written to table {self._table!r} have texts too long "
+                    f"for column {name!r}",
+                    why=f"It is declared as {declared.sql('spark').lower()}",
+                    fix="Shorten them, or leave those rows out",
+                )
         if not self._filters or not batch.num_rows:
             return
         rows = pa.Table.from_batches([batch])
