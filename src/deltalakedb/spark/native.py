@@ -38,7 +38,7 @@ from deltalakedb.spark.scan import quoted, spark_types
 from deltalakedb.staging.constraints import invariants
 from deltalakedb.staging.footers import FooterStatistics
 from deltalakedb.staging.layout import STAGING_FOLDER, TARGET_FILE_BYTES, Layout, StagePlan
-from deltalakedb.staging.lengths import limited
+from deltalakedb.staging.lengths import limits
 from deltalakedb.storage import local_path, normalise_location
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _names_any_file(frame: DataFrame) -> bool:
 def _has_conditions(plan: StagePlan) -> bool:
     constraints = TableProperties(plan.metadata.configuration).constraints
     schema = plan.metadata.schema
-    return bool(constraints or plan.conditions or list(invariants(schema)) or list(limited(schema)))
+    return bool(constraints or plan.conditions or list(invariants(schema)) or list(limits(schema)))
 
 
 def _projected(frame: DataFrame, layout: Layout) -> DataFrame | None:

@@ -28,7 +28,7 @@ from deltalakedb.staging.change_data import cdc_files, change_data_plan
 from deltalakedb.staging.constraints import invariants
 from deltalakedb.staging.fit import fit, nullable
 from deltalakedb.staging.layout import StagePlan
-from deltalakedb.staging.lengths import length_conditions
+from deltalakedb.staging.lengths import limits
 from deltalakedb.staging.sinks import Sinks
 from deltalakedb.staging.stage import Stager, stage
 
@@ -221,7 +221,7 @@ def _constrained(
     conditions = {
         **TableProperties(plan.metadata.configuration).constraints,
         **dict(invariants(plan.metadata.schema)),
-        **length_conditions(plan.metadata.schema),
+        **{f"length of {one}": one.condition() for one in limits(plan.metadata.schema)},
         **generated_conditions(plan.metadata.schema),
         **plan.conditions,
     }

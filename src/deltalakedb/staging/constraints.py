@@ -19,7 +19,7 @@ from deltalakedb.errors import (
 )
 from deltalakedb.snapshot.row_filter import row_filter
 from deltalakedb.snapshot.where import parse_where
-from deltalakedb.staging.lengths import limited, too_long
+from deltalakedb.staging.lengths import limits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +38,7 @@ class Constraints:
     ) -> None:
         self._table = table
         schema = metadata.schema
-        self._limited = list(limited(schema))
+        self._limits = list(limits(schema))
         conditions = {
             **TableProperties(metadata.configuration).constraints,
             **dict(invariants(schema)),
@@ -61,12 +61,13 @@ class Constraints:
         """Refuse a batch with a row that breaks a condition."""
         import pyarrow as pa
 
-        for name, declared in self._limited:
-            if name in batch.schema.names and too_long(batch.column(name), declared):
+        for limit in self._limits:
+            longest = limit.longest(batch.column(limit.column))
+            if longest > limit.length:
                 raise ConstraintViolatedError(
-                    f"Rows that were to be written to table {self._table!r} have texts too long "
-                    f"for column {name!r}",
-                    why=f"It is declared as {declared.sql('spark').lower()}",
+                    f"Rows that were to be written to table {self._table!r} have texts that are "
+                    f"too long for column {str(limit)!r}",
+                    why=f"It has {limit.length} characters at most, and one of them has {longest}",
                     fix="Shorten them, or leave those rows out",
                 )
         if not self._filters or not batch.num_rows:
