@@ -75,7 +75,9 @@ def schema_from_any(x: Any) -> StructType:
             return schema_from_arrow(x)
     to_json = getattr(x, "json", None)
     if callable(to_json) and hasattr(x, "fields"):
-        return schema_from_json(noted(x))
+        text = to_json()
+        if isinstance(text, str):
+            return schema_from_json(noted(text, x.fields))
     raise InvalidSchemaError(
         "Cannot understand the schema",
         why=f"it is a {type(x).__module__}.{type(x).__qualname__}",

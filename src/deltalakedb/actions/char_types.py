@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 DECLARED: Final = "__CHAR_VARCHAR_TYPE_STRING"
@@ -16,13 +17,12 @@ _INNER: Final = ("elementType", "keyType", "valueType")
 _LIMITED: Final = re.compile(r"(var)?char\(\d+\)")
 
 
-def noted(spark_schema: Any) -> str:
+def noted(text: str, spark_fields: Iterable[Any]) -> str:
     """The JSON text of a Spark schema, with strings in the place of CHAR and VARCHAR."""
-    text: str = spark_schema.json()
     if not _LIMITED.search(text):
         return text
     schema = json.loads(text)
-    for field, given in zip(schema["fields"], spark_schema.fields, strict=True):
+    for field, given in zip(schema["fields"], spark_fields, strict=True):
         kind = _as_string(field["type"])
         if kind != field["type"]:
             field["metadata"] = {**field["metadata"], DECLARED: given.dataType.simpleString()}
