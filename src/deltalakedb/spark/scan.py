@@ -39,7 +39,7 @@ from deltalakedb.snapshot.data_files import DataFile, deleted_rows
 from deltalakedb.snapshot.dataset import layout_of
 from deltalakedb.snapshot.predicate import Opaque, Predicate
 from deltalakedb.snapshot.where import parse_where
-from deltalakedb.spark.file_list import ListedFile, spark_file_list
+from deltalakedb.spark.file_list import spark_file_list
 from deltalakedb.spark.hadoop import hadoop_options
 from deltalakedb.spark.paths import hadoop_uri, metadata_path
 from deltalakedb.spark.positions import without
@@ -278,16 +278,8 @@ class _Reader:
         if not partitions:
             # Otherwise any folder above the table that is called a=b would give a column.
             reader = reader.option("recursiveFileLookup", "true")
-        with spark_file_list(self._listed(files)) as folder:
+        with spark_file_list(self._location, files) as folder:
             return reader.parquet(folder)
-
-    def _listed(self, files: pa.Table) -> Iterator[ListedFile]:
-        columns = (files[name].to_pylist() for name in ("path", "size_bytes", "modification_time"))
-        seen: set[str] = set()
-        for path, size, modified in zip(*columns, strict=True):
-            if path not in seen:
-                seen.add(path)
-                yield ListedFile(hadoop_uri(self._location, path), size, modified)
 
     def _physical_schema(self, partitions: Sequence[StructField]) -> SparkStruct:
         from pyspark.sql.types import StructType as SparkStruct
