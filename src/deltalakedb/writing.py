@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from deltalakedb.actions import Action, AddFile, CdcFile, CommitInfo, Metadata, RemoveFile, Txn
 from deltalakedb.actions.arrow import schema_from_any
 from deltalakedb.actions.codec import from_dict
-from deltalakedb.actions.jsonvalue import dumps
+from deltalakedb.actions.jsonvalue import dumps, loads
 from deltalakedb.actions.partition import decode_partition_value, decode_path
 from deltalakedb.actions.schema import StructType, physical_name
 from deltalakedb.errors import (
@@ -370,43 +370,46 @@ def rows_of_files(files: pa.Table) -> list[dict[str, Any]]:
 
 def remove_of(row: Mapping[str, Any], now: int, *, data_change: bool = True) -> RemoveFile:
     """The action that removes a listed file."""
-    body: dict[str, Any] = {
+    known = {
         "path": row["path"],
         "deletionTimestamp": now,
         "dataChange": data_change,
         "extendedFileMetadata": True,
-        "partitionValues": json.loads(row["partition_values"]),
+        "partitionValues": loads(row["partition_values"]),
         "size": row["size_bytes"],
-        "tags": None if row["tags"] is None else json.loads(row["tags"]),
-        "deletionVector": None
-        if row["deletion_vector"] is None
-        else json.loads(row["deletion_vector"]),
+        "tags": _parsed(row["tags"]),
+        "deletionVector": _parsed(row["deletion_vector"]),
         "baseRowId": row["base_row_id"],
         "defaultRowCommitVersion": row["default_row_commit_version"],
     }
-    made = from_dict({"remove": {key: value for key, value in body.items() if value is not None}})
+    made = from_dict({"remove": _present(known)})
     assert isinstance(made, RemoveFile)  # noqa: S101 - that is what it says
     return made
 
 
 def add_of(row: Mapping[str, Any]) -> AddFile:
-    """The action that adds a listed file."""
-    texts = ("partition_values", "tags", "deletion_vector", "extra")
-    parsed = {name: None if row[name] is None else json.loads(row[name]) for name in texts}
-    body: dict[str, Any] = {
-        **(parsed["extra"] or {}),
+    """The action that adds a listed file, with the fields that this release does not know."""
+    known = {
         "path": row["path"],
-        "partitionValues": parsed["partition_values"],
+        "partitionValues": loads(row["partition_values"]),
         "size": row["size_bytes"],
         "modificationTime": row["modification_time"],
         "dataChange": True,
         "stats": row["stats"],
-        "tags": parsed["tags"],
-        "deletionVector": parsed["deletion_vector"],
+        "tags": _parsed(row["tags"]),
+        "deletionVector": _parsed(row["deletion_vector"]),
         "baseRowId": row["base_row_id"],
         "defaultRowCommitVersion": row["default_row_commit_version"],
         "clusteringProvider": row["clustering_provider"],
     }
-    made = from_dict({"add": {key: value for key, value in body.items() if value is not None}})
+    made = from_dict({"add": {**(_parsed(row["extra"]) or {}), **_present(known)}})
     assert isinstance(made, AddFile)  # noqa: S101 - that is what it says
     return made
+
+
+def _parsed(text: str | None) -> Any:
+    return None if text is None else loads(text)
+
+
+def _present(known: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in known.items() if value is not None}

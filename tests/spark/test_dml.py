@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 import deltalakedb
+from deltalakedb.actions.codec import to_dict
+from deltalakedb.actions.jsonvalue import loads
 from deltalakedb.errors import (
     CommitConflictError,
     ConstraintViolatedError,
@@ -18,8 +21,10 @@ from deltalakedb.errors import (
 )
 from deltalakedb.lake import Lake
 from deltalakedb.snapshot import Snapshot
+from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.spark.dml import delete, update
 from deltalakedb.table import Table
+from deltalakedb.writing import add_of
 from spark.ways import WAYS
 
 from fix_store import Catalogs
@@ -82,6 +87,35 @@ def test_rows_are_deleted(
     assert delete(spark, table, "id = 1000") is None
     assert delete(spark, table) == 8
     assert ids(table) == []
+
+
+def test_a_file_whose_rows_are_marked_keeps_what_is_not_known_here(
+    spark: SparkSession, shared_lake: Lake, tmp_path: Path
+) -> None:
+    # More digits than a float has: a bound that is rounded hides rows that are there.
+    large = Decimal("12345678901234567890123456.789")
+    schema = pa.schema([("id", pa.int64()), ("price", pa.decimal128(38, 3))])
+    table = shared_lake.create_table(
+        str(tmp_path),
+        location=str(tmp_path),
+        schema=schema,
+        properties={"delta.enableDeletionVectors": "true"},
+    )
+    table.append(pa.table({"id": [1, 2, 3], "price": [large] * 3}, schema=schema))
+    (listed,) = table.snapshot().files(columns=COLUMNS).to_pylist()
+    added = to_dict(add_of(listed))["add"]
+    unknown = {"futureField": {"x": [1, None]}, "futureNumber": large, "futureNull": None}
+    table.commit([{"add": {**added, **unknown, "tags": {"a": "b"}}}])
+    for number in (1, 2):
+        delete(spark, table, f"id = {number}")
+        (listed,) = table.snapshot().files(columns=COLUMNS).to_pylist()
+        assert listed["deletion_vector"] is not None
+        assert loads(listed["extra"]) == unknown
+        assert listed["tags"] == '{"a":"b"}'
+        stats = loads(listed["stats"])
+        assert stats["tightBounds"] is False
+        assert stats["minValues"]["price"] == stats["maxValues"]["price"] == large
+    assert table.snapshot().to_arrow(where=f"price = {large}")["id"].to_pylist() == [3]
 
 
 @pytest.mark.parametrize("properties", WAYS)

@@ -21,8 +21,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.actions import Action, AddFile, CdcFile, RemoveFile
-from deltalakedb.actions.codec import from_dict
-from deltalakedb.actions.jsonvalue import dumps
+from deltalakedb.actions.jsonvalue import dumps, loads
 from deltalakedb.actions.partition import decode_path
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.actions.values import CHANGE_TYPE
@@ -42,7 +41,14 @@ from deltalakedb.staging.vectors import encode_rows, write_vectors
 from deltalakedb.store.arrow import schema_of
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.state import state_of
-from deltalakedb.writing import Written, check_generated, remove_of, rows_of_files, stage_plan
+from deltalakedb.writing import (
+    Written,
+    add_of,
+    check_generated,
+    remove_of,
+    rows_of_files,
+    stage_plan,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -227,8 +233,10 @@ class RowEdit:
         descriptors, key = write_vectors(sinks, vectors)
         self.parts.keys.append(key)
         for row in again:
-            add = _marked(row)
-            self.parts.marked.append(replace(add, deletion_vector=descriptors[row["path"]]))
+            stats = {**loads(row["stats"]), "tightBounds": False}
+            self.parts.marked.append(
+                replace(add_of(row), deletion_vector=descriptors[row["path"]], stats=dumps(stats))
+            )
 
     def whole(self, files: pa.Table) -> Touched | None:
         """All rows of files; None where it is not known how many they are."""
@@ -433,27 +441,6 @@ def _records(row: Mapping[str, Any]) -> int:
     known = _records_known(row)
     assert known is not None  # noqa: S101 - see has_counts
     return known
-
-
-def _marked(row: Mapping[str, Any]) -> AddFile:
-    """The same file, whose statistics are wider from now on than its rows."""
-    stats = json.loads(row["stats"])
-    stats["tightBounds"] = False
-    body: dict[str, Any] = {
-        "path": row["path"],
-        "partitionValues": json.loads(row["partition_values"]),
-        "size": row["size_bytes"],
-        "modificationTime": row["modification_time"],
-        "dataChange": True,
-        "stats": dumps(stats),
-        "tags": None if row["tags"] is None else json.loads(row["tags"]),
-        "baseRowId": row["base_row_id"],
-        "defaultRowCommitVersion": row["default_row_commit_version"],
-        "clusteringProvider": row["clustering_provider"],
-    }
-    made = from_dict({"add": {key: value for key, value in body.items() if value is not None}})
-    assert isinstance(made, AddFile)  # noqa: S101 - that is what it says
-    return made
 
 
 def _bitmaps(batches: Iterable[Any]) -> Iterator[Any]:
