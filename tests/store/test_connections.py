@@ -237,6 +237,30 @@ def test_a_forked_process_makes_its_own_connections(engine: Engine, catalog_url:
 
 # --- drivers ------------------------------------------------------------------------------
 
+COMMITTING = """
+import sys
+import pyarrow as pa
+import deltalakedb
+with deltalakedb.connect(sys.argv[1], mirror="worker") as lake:
+    schema = pa.schema([("id", pa.int64())])
+    table = lake.create_table("a.t", location=sys.argv[2], schema=schema)
+    add = {"size": 1, "modificationTime": 1, "dataChange": True, "partitionValues": {}}
+    table.commit([{"add": {"path": f"{i}.parquet", **add}} for i in range(300)])
+    assert table.snapshot().files().num_rows == 300
+assert not any("deltalakedb" in repr(finder) for finder in sys.meta_path), sys.meta_path
+import pandas as pd
+print(pa.array(pd.Series([1.0, None, float("nan")])).null_count)
+"""
+
+
+def test_pandas_and_pyarrow_work_together_after_a_large_commit(
+    catalog_url: str, tmp_path: Path
+) -> None:
+    arguments = [sys.executable, "-c", COMMITTING, catalog_url, str(tmp_path / "t")]
+    answer = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert (answer.returncode, answer.stderr, answer.stdout) == (0, "", "2\n")
+
+
 WITHOUT_DRIVER = """
 import sys
 sys.modules[sys.argv[1]] = None

@@ -22,11 +22,9 @@ def main() -> None:
         )
         sys.exit(1)
     from deltalakedb.cli.app import run
-    from deltalakedb.without_pandas import without_pandas
 
     try:
-        with without_pandas:
-            code = run(sys.argv[1:])
+        code = run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read the output has seen enough.

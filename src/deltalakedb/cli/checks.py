@@ -26,7 +26,6 @@ from deltalakedb.storage import Storage, local_path, normalise_location, open_st
 from deltalakedb.store import Store
 from deltalakedb.store.roles import MIRROR, Rights
 from deltalakedb.store.url import CatalogUrl, parse_url
-from deltalakedb.without_pandas import without_pandas
 
 OLDEST_PYTHON = (3, 11)
 # Leases of workers last 30 seconds, and are given by each worker's own clock.
@@ -120,8 +119,7 @@ def check_packages(extra: str, *, wanted: bool) -> Check:
     for package, module in _MODULES[extra].items():
         try:
             number = metadata.version(package)
-            with without_pandas.lifted():
-                import_module(module)
+            import_module(module)
         except metadata.PackageNotFoundError:
             problems.append(f"{package} is not installed")
             continue

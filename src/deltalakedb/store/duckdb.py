@@ -7,8 +7,6 @@ Differences from the other engines, and why:
 - Two transactions that touch the same row do not wait for each other, the later one fails. Writers
   therefore take turns by a lock of this process, with the same time limit.
 - Row-by-row inserts are slow; anything but a few rows goes in as one Arrow table.
-- The driver looks for pandas twice for every parameter. Where pandas is not imported, that is kept
-  from searching the disk each time: it would be more than half of the time of a commit.
 """
 
 from __future__ import annotations
@@ -44,7 +42,6 @@ from deltalakedb.store.dialect import KEY_PARAMETERS, Dialect, Row, Session, Tra
 from deltalakedb.store.pool import Pool
 from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import METADATA_UPDATES, PROTOCOL_UPDATES, Kind, Relation
-from deltalakedb.without_pandas import without_pandas
 
 try:
     import duckdb
@@ -145,7 +142,7 @@ class DuckdbSession(Session):
         self._translated = translated
 
     def execute(self, sql: str, params: Mapping[str, object]) -> list[Row]:
-        with self._translated(), without_pandas:
+        with self._translated():
             rows = self._connection.execute(sql, params or None).fetchall()
         return _plain(rows)
 
@@ -153,13 +150,12 @@ class DuckdbSession(Session):
         self, sql: str, params: Mapping[str, object], *, size: int
     ) -> Iterator[Sequence[Row]]:
         with self._translated():
-            with without_pandas:
-                found = self._connection.execute(sql, params or None)
+            found = self._connection.execute(sql, params or None)
             while rows := found.fetchmany(size):
                 yield _plain(rows)
 
     def execute_count(self, sql: str, params: Mapping[str, object]) -> int:
-        with self._translated(), without_pandas:
+        with self._translated():
             rows = self._connection.execute(sql, params or None).fetchall()
         return int(rows[0][0]) if rows else 0
 
@@ -167,8 +163,7 @@ class DuckdbSession(Session):
         self, sql: str, params: Mapping[str, object], *, size: int = _BATCH_ROWS
     ) -> pa.RecordBatchReader:
         """Run SQL whose result is fetched as Arrow, by and by."""
-        with without_pandas:
-            return self._connection.execute(sql, params or None).to_arrow_reader(size)
+        return self._connection.execute(sql, params or None).to_arrow_reader(size)
 
     def open_version(
         self,
@@ -245,14 +240,14 @@ class DuckdbSession(Session):
     def write_keys(self, rows: Sequence[Row]) -> None:
         self._connection.register("incoming_keys", _keys_as_arrow(rows))
         try:
-            with self._translated(), without_pandas:
+            with self._translated():
                 self._connection.execute(load_queries("duckdb")["write_keys"])
         finally:
             self._connection.unregister("incoming_keys")
 
     def insert(self, relation: Relation, rows: Sequence[Row]) -> None:
         if rows:
-            with self._translated(), without_pandas:
+            with self._translated():
                 self._insert(relation, rows)
 
     def insert_columns(self, relation: Relation, table_id: str, columns: pa.Table) -> None:
@@ -260,7 +255,7 @@ class DuckdbSession(Session):
         chosen = ", ".join(names)
         self._connection.register("incoming_rows", columns.select(names))
         try:
-            with self._translated(), without_pandas:
+            with self._translated():
                 self._connection.execute(
                     f"INSERT INTO {relation.name} (table_id, {chosen}) "  # noqa: S608
                     f"SELECT $1, {chosen} FROM incoming_rows",
