@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
 from typing import TYPE_CHECKING, Any, Final
@@ -48,6 +47,7 @@ from deltalakedb.progress import Phases, Progress
 from deltalakedb.snapshot.filesystem import TableFiles
 from deltalakedb.staging.counting import Covered
 from deltalakedb.staging.plain_files import Footer, read_footer
+from deltalakedb.threads import Threads
 from deltalakedb.transaction.change import Change
 from deltalakedb.transaction.change_table import new_configuration, record_of
 
@@ -221,7 +221,7 @@ def _values(
 
 def _footers(files: TableFiles, found: list[_Found], phases: Phases) -> list[Footer]:
     footers = []
-    with ThreadPoolExecutor(_READERS) as pool:
+    with Threads(_READERS) as pool:
         for footer in pool.map(lambda file: read_footer(files, file.path), found):
             footers.append(footer)
             phases(len(footers), len(found))

@@ -1,10 +1,14 @@
 """What a published table gets beside its commits, and that none of it can harm it."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+import deltalakedb
 import deltalakedb.mirror.checkpoint
 from deltalakedb.clock import ManualClock
 from deltalakedb.errors import StorageUnavailableError
@@ -39,6 +43,44 @@ def test_checkpoints_come_at_their_interval_while_commits_go_on(
     assert inline.mirror.status()[0].checkpoint_version == 10
     assert sorted(int(path.stem) for path in log_of(table).glob("*.crc")) == list(range(13))
     check_published(inline, table)
+
+
+ENDING = """
+import atexit, sys, threading
+import pyarrow as pa
+import deltalakedb
+
+lake = deltalakedb.connect(sys.argv[1])
+table = lake.table("sales.orders")
+
+def append():
+    table.append(pa.table({"id": pa.array([1], pa.int64())}))
+    assert table.snapshot().to_arrow().num_rows == table.snapshot().version
+
+def append_when_the_main_thread_has_ended():
+    threading.main_thread().join()
+    append()
+
+append()
+threading.Thread(target=append_when_the_main_thread_has_ended).start()
+atexit.register(append)
+"""
+
+
+def test_a_process_that_ends_without_close_makes_the_checkpoints_that_are_due(
+    tmp_path: Path, catalog_url: str
+) -> None:
+    with deltalakedb.connect(catalog_url) as lake:
+        table = lake.create_table(
+            "sales.orders",
+            location=str(tmp_path / "orders"),
+            schema=pa.schema([("id", pa.int64())]),
+            properties={"delta.checkpointInterval": "1"},
+        )
+    arguments = [sys.executable, "-c", ENDING, catalog_url]
+    ended = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert checkpoints(log_of(table)) == [1, 2, 3]
 
 
 def test_a_backlog_gets_the_newest_checkpoint_that_is_due(

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from tempfile import SpooledTemporaryFile
 from types import TracebackType
 from typing import NamedTuple, Self
 
 from deltalakedb.storage import Storage
+from deltalakedb.threads import Threads
 
 _IN_MEMORY = 64 * 1024 * 1024
 _AT_ONCE = 32
@@ -57,7 +57,7 @@ class Spool:
                 self._keep(key, self._storage.get(key))
                 yield key
             return
-        with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+        with Threads(max_workers=_AT_ONCE) as pool:
             rest = iter(wanted)
             # A window, so that what has come and is not kept yet stays small.
             while window := list(islice(rest, 4 * _AT_ONCE)):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -29,6 +28,7 @@ from deltalakedb.snapshot.where import parse_where
 from deltalakedb.staging.layout import StagePlan
 from deltalakedb.staging.sinks import Sinks
 from deltalakedb.staging.stage import stage
+from deltalakedb.threads import Threads
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.state import state_of
 from deltalakedb.writing import (
@@ -150,7 +150,7 @@ def compact(
 
 def run_here(bins: Sequence[Bin]) -> Iterable[list[AddFile]]:
     """Compact bins in this process."""
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with Threads(_THREADS) as pool:
         yield from pool.map(compact_bin, bins)
 
 

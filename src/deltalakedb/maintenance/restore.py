@@ -7,7 +7,6 @@ another one. The protocol stays too, as a feature that is in use cannot simply b
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +22,7 @@ from deltalakedb.errors import ConfigurationError, DataFileMissingError
 from deltalakedb.snapshot.data_files import descriptor_of
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.storage import normalise_location, open_storage
+from deltalakedb.threads import Threads
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.facts import CONSTRAINT_RULES
 from deltalakedb.writing import add_of, remove_of, rows_of_files
@@ -176,7 +176,7 @@ def _check_there(snapshot: Snapshot, rows: Iterable[Mapping[str, Any]]) -> None:
         root: open_storage(normalise_location(root), snapshot.storage_options)
         for root in {root for root, _ in wanted}
     }
-    with ThreadPoolExecutor(_LOOKERS) as pool:
+    with Threads(_LOOKERS) as pool:
         found = list(pool.map(lambda place: stores[place[0]].head(place[1]) is not None, wanted))
     missing = [key for (_, key), there in zip(wanted, found, strict=True) if not there]
     if missing:

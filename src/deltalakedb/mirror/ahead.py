@@ -8,9 +8,11 @@ can be seen by anybody until then, and what gets no name leaves nothing behind.
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
+
+from deltalakedb.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,12 +33,12 @@ class Ahead:
         self.storage = storage
         self._announced = deque(objects) if storage.is_local else deque[tuple[str, bytes]]()
         self._staged: dict[str, tuple[bytes, Future[NewFile | None]]] = {}
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: Threads | None = None
 
     def __enter__(self) -> Self:
         # One alone has nobody to share the disk with.
         if len(self._announced) > 1:
-            self._pool = ThreadPoolExecutor(
+            self._pool = Threads(
                 min(_THREADS, len(self._announced)), thread_name_prefix="deltalakedb-publish"
             )
             self._stage()

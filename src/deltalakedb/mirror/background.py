@@ -1,7 +1,8 @@
 """A thread that is there only while there is something to do.
 
 Jobs have a key: a later one with the same key takes the place of one that has not begun. The thread
-keeps the process alive until the jobs that are due are done, but waits for no later ones then.
+keeps the process alive until the jobs that are due are done, but waits for no later ones then. When
+the interpreter is past waiting for threads, a job that is due runs in the calling thread.
 """
 
 from __future__ import annotations
@@ -41,11 +42,12 @@ class Background:
         with self._changed:
             if self._closed and job.due > 0:
                 return
-            self._jobs[job.key] = job
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name=self._name)
-                self._thread.start()
-            self._changed.notify_all()
+            if self._is_running() or self._start():
+                self._jobs[job.key] = job
+                self._changed.notify_all()
+                return
+        if job.due == 0:
+            job.work()
 
     def is_open(self) -> bool:
         """Whether nobody waits for the end."""
@@ -65,6 +67,17 @@ class Background:
             self._changed.notify_all()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+
+    def _is_running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _start(self) -> bool:
+        """Start the thread; False where Python would end without waiting for it."""
+        if not threading.main_thread().is_alive():
+            return False
+        self._thread = threading.Thread(target=self._run, name=self._name)
+        self._thread.start()
+        return True
 
     def _run(self) -> None:
         idle_since = time.monotonic()

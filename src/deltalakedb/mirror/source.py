@@ -8,7 +8,7 @@ listed exactly the files that its ledger counts.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
 from types import TracebackType
@@ -22,6 +22,7 @@ from deltalakedb.mirror.state import PublishedState, milliseconds, read_state
 from deltalakedb.snapshot.listing import read_batches
 from deltalakedb.snapshot.pages import LEAST_STREAMED, stream_pages
 from deltalakedb.snapshot.tombstones import count_tombstones, oldest_look, tombstones_at
+from deltalakedb.threads import Threads
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -127,7 +128,7 @@ class Stream:
 
     def __init__(self, batches: Generator[pa.RecordBatch, None, None]) -> None:
         self._batches = batches
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="deltalakedb-checkpoint")
+        self._pool = Threads(1, thread_name_prefix="deltalakedb-checkpoint")
         self._next: Future[pa.RecordBatch | None] | None = None
         self._held: pa.RecordBatch | None = None
 

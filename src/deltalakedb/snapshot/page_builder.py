@@ -9,7 +9,7 @@ once, the compare-and-set of dl_paged_tables lets one give up.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -18,6 +18,7 @@ from deltalakedb.snapshot import listing
 from deltalakedb.snapshot.pages import positions_of, read_batch, write_batch
 from deltalakedb.store.relations import FILE_PAGES, LIVE, PAGED_TABLES
 from deltalakedb.telemetry import event, span
+from deltalakedb.threads import Threads
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +74,7 @@ def during_import(
     if files is not None:
         from deltalakedb.snapshot.history_pages import history_pages
 
-        pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="deltalakedb-pages")
+        pool = Threads(max_workers=1, thread_name_prefix="deltalakedb-pages")
         made = pool.submit(history_pages, table_id, files, list(_due(changes)))
         pool.shutdown(wait=False)
 

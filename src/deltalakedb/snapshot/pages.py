@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from deltalakedb.errors import CatalogError
 from deltalakedb.snapshot import listing
 from deltalakedb.store.arrow import schema_of
 from deltalakedb.telemetry import span
+from deltalakedb.threads import Threads
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +43,7 @@ def list_from_pages(
     if expected < LEAST_FILES:
         return None
     # Threads of our own, for this call alone: nothing is left of them that a fork could break.
-    with ThreadPoolExecutor(max_workers=_DECODERS) as pool:
+    with Threads(max_workers=_DECODERS) as pool:
         with span("deltalakedb.pages", table=table.name):
             read = store.dialect.ask(
                 lambda session: _decoding(
@@ -84,7 +85,7 @@ class _Read(NamedTuple):
 
 
 def _decoding(
-    pool: ThreadPoolExecutor, pages: Iterable[Row], columns: tuple[str, ...], version: int
+    pool: Threads, pages: Iterable[Row], columns: tuple[str, ...], version: int
 ) -> _Read | None:
     """Have each page decoded while the next is read; None where there are none."""
     read = None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TypeVar
+
+from deltalakedb.threads import Threads
 
 T = TypeVar("T")
 
@@ -16,7 +18,7 @@ def read_ahead(sources: Iterator[Iterator[T]], ahead: int) -> Iterator[T]:
     A worker prepares one item and is free again: nobody who stops in the middle leaves one behind
     that waits for ever.
     """
-    pool = ThreadPoolExecutor(ahead, thread_name_prefix="deltalakedb-read")
+    pool = Threads(ahead, thread_name_prefix="deltalakedb-read")
     try:
         waiting: deque[tuple[Iterator[T], Future[T | None]]] = deque()
         while True:

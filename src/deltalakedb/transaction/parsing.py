@@ -18,9 +18,8 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
 from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
@@ -29,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from deltalakedb.actions.planning import Plan
 from deltalakedb.errors import DeltaLakeDbError, InvalidLogError, ObjectNotFoundError
 from deltalakedb.storage import Storage, open_storage
+from deltalakedb.threads import Threads
 from deltalakedb.transaction.log_rows import CommitFile, Piece, PieceBuilder
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _fetch(storage: Storage, files: Sequence[CommitFile]) -> Iterator[bytes]:
     if storage.is_local or len(keys) < 2:
         yield from map(storage.get, keys)
         return
-    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+    with Threads(max_workers=_AT_ONCE) as pool:
         rest = iter(keys)
         while window := list(islice(rest, 4 * _AT_ONCE)):
             yield from pool.map(storage.get, window)
@@ -120,7 +120,7 @@ class _Helpers:
         self._started: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
         self._ended = False
-        self._threads = ThreadPoolExecutor(max_workers=count)
+        self._threads = Threads(max_workers=count)
 
     def __enter__(self) -> Self:
         return self
@@ -196,7 +196,6 @@ def serve() -> None:
     given, out = sys.stdin.buffer, sys.stdout.buffer
     # Whatever prints must not end up among the answers.
     sys.stdout = sys.stderr
-    sys.meta_path.insert(0, _WithoutPandas())
     # Rows have no cycles, and looking for some among very many takes its time.
     gc.disable()
     try:
@@ -212,16 +211,6 @@ def serve() -> None:
             _send(out, answer)
     except (EOFError, OSError, KeyboardInterrupt):
         return
-
-
-class _WithoutPandas(MetaPathFinder):
-    """pyarrow imports pandas to see whether a list is a series of it: a second of each start."""
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        """Find nothing, and let nobody else find pandas."""
-        del path, target
-        if fullname == "pandas":
-            raise ModuleNotFoundError(fullname)
 
 
 def _send(pipe: Any, value: object) -> None:
