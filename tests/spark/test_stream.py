@@ -273,7 +273,7 @@ def test_another_table_of_the_same_name_is_another_one(
 
 @pytest.mark.parametrize("option", ["maxFilesPerTrigger", "maxBytesPerTrigger"])
 def test_limits_leave_room_for_something(url: str, table: Table, option: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"'{option}' is 0"):
+    with pytest.raises(ConfigurationError, match=f"'{option}' is '0'"):
         reader(url, **{option: "0"}).getDefaultReadLimit()
 
 

@@ -37,6 +37,7 @@ from deltalakedb.errors import ConfigurationError
 from deltalakedb.snapshot.dataset import open_dataset
 from deltalakedb.snapshot.listing import DEFAULT_COLUMNS
 from deltalakedb.snapshot.where import parse_where
+from deltalakedb.spark.options import READS, Use
 from deltalakedb.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
@@ -64,13 +65,7 @@ class DeltaLakeDbSource(DataSource):
 
     def schema(self) -> SparkStruct:
         """The columns of the table, at the version that is asked for."""
-        for option in ("where", "metadata"):
-            if self._given.text(option) is not None:
-                raise ConfigurationError(
-                    f"The option {option!r} is not known here",
-                    why="It is for Spark's own scan, and this is a data source in Python",
-                    fix="Leave it out, or import deltalakedb.spark in a classic session",
-                )
+        self._check(*READS)
         with self._given.open() as lake:
             if self._given.change_feed:
                 from deltalakedb.spark.feed import feed_columns
@@ -78,8 +73,19 @@ class DeltaLakeDbSource(DataSource):
                 return _spark_schema(feed_columns(lake, self._given))
             return _spark_schema(self._given.snapshot(lake).schema)
 
+    def _check(self, *uses: Use) -> None:
+        self._given.check(*uses)
+        for option in ("where", "metadata"):
+            if self._given.text(option) is not None:
+                raise ConfigurationError(
+                    f"The option {option!r} is not known here",
+                    why="It is for Spark's own scan, and this is a data source in Python",
+                    fix="Leave it out, or import deltalakedb.spark in a classic session",
+                )
+
     def reader(self, schema: SparkStruct) -> DataSourceReader:
         """Reads rows, or the change data of versions."""
+        self._check(Use.READ)
         if self._given.change_feed:
             from deltalakedb.spark.feed import FeedReader
 
@@ -95,6 +101,7 @@ class DeltaLakeDbSource(DataSource):
         """Appends rows, or puts them in the place of others."""
         from deltalakedb.spark.source_writer import BatchWriter, Target
 
+        self._given.check(Use.WRITE)
         return BatchWriter(Target.planned(self._given, schema, overwrite=overwrite))
 
     def streamReader(self, schema: SparkStruct) -> DataSourceStreamReader:  # noqa: N802
@@ -107,6 +114,7 @@ class DeltaLakeDbSource(DataSource):
                 "A stream follows a table, and is not read at one version",
                 fix="Say where it starts by startingVersion or startingTimestamp",
             )
+        self._given.check(Use.READ_STREAM)
         kind = FeedStreamReader if self._given.change_feed else StreamReader
         return kind(self._given, schema_from_json(schema.json()))
 
@@ -118,6 +126,7 @@ class DeltaLakeDbSource(DataSource):
         """Adds the rows of each batch exactly once."""
         from deltalakedb.spark.source_writer import StreamWriter, Target
 
+        self._given.check(Use.WRITE_STREAM)
         return StreamWriter(Target.planned(self._given, schema, overwrite=overwrite))
 
 

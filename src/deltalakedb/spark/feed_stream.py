@@ -35,7 +35,7 @@ class FeedStreamReader(StreamReader):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """How far the next batch goes."""
         begin = reached = Offset.read(start)
-        room = Room.of(limit, also_bytes=self._limit("maxBytesPerTrigger"))
+        room = Room.of(limit, also_bytes=self._given.number("maxBytesPerTrigger"))
         with self._given.open() as lake:
             table = self._table(lake, reached)
             if reached.in_snapshot:

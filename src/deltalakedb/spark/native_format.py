@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.errors import ConfigurationError, TableExistsError, TableNotFoundError
 from deltalakedb.spark.lakes import session_settings, using_lake
+from deltalakedb.spark.options import Use
 from deltalakedb.spark.scan import session_zone
 from deltalakedb.spark.session import default_options, default_properties
 from deltalakedb.spark.source_options import SourceOptions, check_partitions, columns_of
@@ -122,7 +123,7 @@ def _kept(kept: Any, name: str) -> Any:
         return None
 
 
-def _given(spark: SparkSession, kept: Any, path: str | None) -> SourceOptions | None:
+def _given(spark: SparkSession, kept: Any, path: str | None, use: Use) -> SourceOptions | None:
     """The options, their names as they were written; those of the session where they say nothing.
 
     None where they cannot be known: then the data source is asked, which is told them by Spark.
@@ -146,7 +147,11 @@ def _given(spark: SparkSession, kept: Any, path: str | None) -> SourceOptions | 
     if path is not None:
         options["path"] = path
     said = {**{n: v for n, v in session.items() if n not in there}, **options}
-    return SourceOptions.read(said, zone=session_zone(spark), defaults=default_options(spark))
+    given = SourceOptions.read(
+        said, uses=[use], zone=session_zone(spark), defaults=default_options(spark)
+    )
+    given.check(use)
+    return given
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +171,7 @@ class _Reading:
                 )
             (path,) = path
         schema = _kept(kept, "userSpecifiedSchema")
-        given = _given(reader._spark, kept, path)  # noqa: SLF001
+        given = _given(reader._spark, kept, path, Use.READ)  # noqa: SLF001
         if given is None or schema is None:
             return None
         return cls(given, str(schema.get().json()) if schema.isDefined() else None)
@@ -190,7 +195,7 @@ class _Writing:
             for name in ("partitioningColumns", "clusteringColumns", "bucketColumnNames")
         }
         sorted_by = _kept(kept, "sortColumnNames")
-        given = _given(spark, kept, path)
+        given = _given(spark, kept, path, Use.WRITE)
         if given is None or mode is None or sorted_by is None or None in names.values():
             return None
         if names["bucketColumnNames"].isDefined() or sorted_by.isDefined():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import tzinfo
 from typing import TYPE_CHECKING
@@ -14,6 +14,15 @@ from deltalakedb.actions.properties import spelled
 from deltalakedb.actions.schema import schema_from_json, schema_to_json, with_nulls
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.spark.moments import moment
+from deltalakedb.spark.options import (
+    KNOWN,
+    PROPERTY,
+    STORAGE,
+    Use,
+    check_names,
+    check_together,
+    value_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType as SparkStruct
@@ -22,8 +31,6 @@ if TYPE_CHECKING:
     from deltalakedb.snapshot import Snapshot
     from deltalakedb.table import Table
 
-_STORAGE = "storage."
-_PROPERTY = "property."
 _DYNAMIC = "dynamic"
 _OVERWRITE_MODE = "partitionoverwritemode"
 _MOMENTS = ("timestampasof", "startingtimestamp", "endingtimestamp")
@@ -49,18 +56,28 @@ class SourceOptions:
         cls,
         options: Mapping[str, str],
         *,
+        uses: Iterable[Use] = Use,
         zone: tzinfo | None = None,
         defaults: Mapping[str, str] | None = None,
     ) -> SourceOptions:
         """Take options apart; names are told apart by their letters alone, not their case.
 
+        Whatever is not known, counts for none of the `uses`, or has a wrong value is refused.
+
         Times without a zone are in `zone`, that of the session; a data source has no session that
         it could ask, and takes that of the machine. The same goes for `defaults`.
         """
+        check_names(options, uses)
         given = {name.lower(): value for name, value in options.items()}
+        known = {name: value_of(name, value) for name, value in given.items() if name in KNOWN}
         given |= {n: moment(given[n], zone).isoformat() for n in _MOMENTS if n in given}
         table = given.get("path") or given.get("table")
         catalog = given.get("catalog") or os.environ.get("DELTALAKEDB_CATALOG")
+        if given.get("path") and given.get("table"):
+            raise ConfigurationError(
+                "The table is named twice: by what is loaded or saved, and by the option 'table'",
+                fix="Leave the option out",
+            )
         if not table:
             raise ConfigurationError(
                 "No table is named", fix='Write .load("sales.orders"), or .save("sales.orders")'
@@ -70,7 +87,7 @@ class SourceOptions:
                 "No catalog is named",
                 fix='Add .option("catalog", "sqlite:///lake.db"), or set DELTALAKEDB_CATALOG',
             )
-        version, timestamp = given.get("versionasof"), given.get("timestampasof")
+        version, timestamp = known.get("versionasof"), given.get("timestampasof")
         if version is not None and timestamp is not None:
             raise ConfigurationError(
                 "Both versionAsOf and timestampAsOf are given", fix="Give one of them"
@@ -78,14 +95,19 @@ class SourceOptions:
         return cls(
             table=table,
             catalog=catalog,
-            storage_options=_below(options, _STORAGE),
-            version=None if version is None else _number("versionAsOf", version),
+            storage_options=_below(options, STORAGE),
+            version=version,
             timestamp=timestamp,
-            change_feed=_flag(given, "readchangefeed") or _flag(given, "readchangedata"),
+            change_feed=known.get("readchangefeed", False) or known.get("readchangedata", False),
             other=given,
-            properties={spelled(n): v for n, v in _below(options, _PROPERTY).items()},
+            properties={spelled(n): v for n, v in _below(options, PROPERTY).items()},
             defaults=dict(defaults or {}),
         )
+
+    def check(self, *uses: Use) -> None:
+        """Refuse options that mean nothing to these uses, or beside one another."""
+        check_names(self.other, uses)
+        check_together(self.other, feed=self.change_feed, uses=uses)
 
     def open(self) -> Lake:
         """Connect; the caller closes it."""
@@ -97,7 +119,8 @@ class SourceOptions:
 
     def flag(self, name: str) -> bool:
         """Whether an option is true."""
-        return _flag({**self.defaults, **self.other}, name.lower())
+        text = {**self.defaults, **self.other}.get(name.lower())
+        return text is not None and bool(value_of(name, text))
 
     def text(self, name: str) -> str | None:
         """The value of an option."""
@@ -106,7 +129,10 @@ class SourceOptions:
     def number(self, name: str) -> int | None:
         """The value of an option that is a whole number."""
         text = self.text(name)
-        return None if text is None else _number(name, text)
+        found = None if text is None else value_of(name, text)
+        if isinstance(found, str):
+            raise ConfigurationError(f"The option {name!r} is {found!r}", fix="Give a version")
+        return found
 
     def names(self, option: str) -> list[str]:
         """The columns that an option lists."""
@@ -124,11 +150,7 @@ class SourceOptions:
                 "replaceWhere is given, and rows are appended", fix='Use .mode("overwrite")'
             )
         default = "static" if where is not None else self.defaults.get(_OVERWRITE_MODE, "static")
-        mode = (self.text(_OVERWRITE_MODE) or default).lower()
-        if mode not in ("static", _DYNAMIC):
-            raise ConfigurationError(
-                f"partitionOverwriteMode is {mode!r}", fix="It is static or dynamic"
-            )
+        mode = value_of(_OVERWRITE_MODE, self.text(_OVERWRITE_MODE) or default)
         return where, mode == _DYNAMIC
 
     def app_txn(self) -> tuple[str, int] | None:
@@ -170,21 +192,3 @@ def _below(options: Mapping[str, str], prefix: str) -> dict[str, str]:
         for name, value in options.items()
         if name.lower().startswith(prefix)
     }
-
-
-def _flag(given: Mapping[str, str], name: str) -> bool:
-    text = given.get(name, "false").strip().lower()
-    if text not in ("true", "false"):
-        raise ConfigurationError(
-            f"The option {name!r} is {text!r}", fix="It is either true or false"
-        )
-    return text == "true"
-
-
-def _number(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigurationError(
-            f"The option {name!r} is {text!r}", fix="It is a whole number"
-        ) from None

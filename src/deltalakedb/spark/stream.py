@@ -138,24 +138,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
         """What the options say; Spark knows one limit at a time, see `latestOffset`."""
-        files, size = self._limit("maxFilesPerTrigger"), self._limit("maxBytesPerTrigger")
+        files = self._given.number("maxFilesPerTrigger")
+        size = self._given.number("maxBytesPerTrigger")
         if files is not None:
             return ReadMaxFiles(files)
         return ReadAllAvailable() if size is None else ReadMaxBytes(size)
 
-    def _limit(self, name: str) -> int | None:
-        found = self._given.number(name)
-        if found is not None and found < 1:
-            raise ConfigurationError(
-                f"The option {name!r} is {found}, and nothing would ever be read",
-                fix="Give 1 or more, or leave it out",
-            )
-        return found
-
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """How far the next batch goes."""
         begin = Offset.read(start)
-        room = Room.of(limit, also_bytes=self._limit("maxBytesPerTrigger"))
+        room = Room.of(limit, also_bytes=self._given.number("maxBytesPerTrigger"))
         with self._given.open() as lake:
             table = self._table(lake, begin)
             reached = begin

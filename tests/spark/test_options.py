@@ -1,0 +1,248 @@
+"""Options of `format("deltalakedb")`: each works as Delta has it, or is refused."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import deltalakedb
+from deltalakedb.errors import ConfigurationError
+from deltalakedb.lake import Lake
+from deltalakedb.spark.native_format import SWITCH, install
+from deltalakedb.spark.options import KNOWN, NOT_HONOURED, Use, value_of
+from deltalakedb.spark.source_options import SourceOptions
+from deltalakedb.table import Table
+
+from fix_store import Catalogs
+
+# `DeltaOptions.validOptionKeys` of Delta 4.4, without the one that Spark sets for itself.
+OF_DELTA = [
+    "replaceOn",
+    "replaceUsing",
+    "targetAlias",
+    "replaceWhere",
+    "mergeSchema",
+    "excludeRegex",
+    "overwriteSchema",
+    "userMetadata",
+    "useNullIntolerantEqualityWithDPO",
+    "partitionOverwriteMode",
+    "maxFilesPerTrigger",
+    "ignoreFileDeletion",
+    "ignoreChanges",
+    "ignoreDeletes",
+    "failOnDataLoss",
+    "optimizeWrite",
+    "dataChange",
+    "startingTimestamp",
+    "startingVersion",
+    "readChangeFeed",
+    "readChangeData",
+    "endingTimestamp",
+    "endingVersion",
+    "compression",
+    "maxRecordsPerFile",
+    "parquet.writer.version",
+    "spark.sql.parquet.outputTimestampType",
+    "txnAppId",
+    "txnVersion",
+    "schemaTrackingLocation",
+    "schemaLocation",
+    "streamingSourceTrackingId",
+    "queryName",
+    "checkpointLocation",
+    "path",
+    "versionAsOf",
+    "timestampAsOf",
+    "writePartitionColumns",
+    "maxBytesPerTrigger",
+    "skipChangeCommits",
+    "allowSourceColumnDrop",
+    "allowSourceColumnRename",
+    "allowSourceColumnTypeChange",
+]
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "spark.md"
+
+
+def refused(*uses: Use, **options: str) -> str:
+    with pytest.raises(ConfigurationError) as told:
+        SourceOptions.read({"catalog": "sqlite:///x.db", "path": "t", **options}).check(*uses)
+    return str(told.value)
+
+
+def test_every_option_of_delta_is_known_or_refused_by_name() -> None:
+    ours = {option.name for option in KNOWN.values()}
+    assert set(OF_DELTA) <= ours | set(NOT_HONOURED)
+    assert not ours & set(NOT_HONOURED)
+    for name in NOT_HONOURED:
+        for use in Use:
+            assert f"The option {name!r} does not work here" in refused(use, **{name.upper(): "x"})
+
+
+def test_the_documentation_lists_every_option() -> None:
+    section = PAGE.read_text().split("### Options\n")[1].split("\n`replaceWhere` takes")[0]
+    rows = re.findall(r"^\| (`.*?) \|", section, flags=re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    assert named == {*(o.name for o in KNOWN.values()), "storage.<name>", "property.<name>"}
+    rest = section.split("Names may be written")[1]
+    assert set(re.findall(r"`([^`]+)`", rest)) == set(NOT_HONOURED)
+
+
+def test_an_option_is_refused_where_it_means_nothing() -> None:
+    for option in KNOWN.values():
+        for use in set(Use) - set(option.uses):
+            valid = {"readChangeFeed": "true"} if use in (Use.READ, Use.READ_STREAM) else {}
+            given = {**valid, option.name: _valid(option.name)}
+            assert f"The option {option.name!r} means nothing to {use}" in refused(use, **given)
+    assert "'property.x' means nothing to spark.read" in refused(Use.READ, **{"property.x": "1"})
+    # Beside others, or without them.
+    assert "readChangeFeed=true" in refused(Use.READ, startingVersion="1")
+    for name in ("versionAsOf", "where", "metadata"):
+        given = {"readChangeFeed": "true", name: _valid(name)}
+        assert f"readChangeFeed and {name} are given together" in refused(Use.READ, **given)
+    given = {"readChangeFeed": "true", "ignoreDeletes": "true"}
+    assert "given together" in refused(Use.READ_STREAM, **given)
+    assert "named twice" in refused(Use.READ, table="u")
+
+
+def _valid(name: str) -> str:
+    """A value that an option can have."""
+    for text in ("true", "1", "static"):
+        try:
+            value_of(name, text)
+        except ConfigurationError:
+            continue
+        return "2026-11-01" if "timestamp" in name.lower() else text
+    raise AssertionError(name)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("mergeShema", "mergeSchema"),
+        ("OVERWRITE_SCHEMA", "overwriteSchema"),
+        ("replacewher", "replaceWhere"),
+        ("storag.key", None),
+        ("fs.s3a.access.key", "storage.<name>"),
+        ("header", "partitionOverwriteMode, replaceWhere"),
+    ],
+)
+def test_an_unknown_option_is_refused(wrong: str, right: str | None) -> None:
+    told = refused(Use.WRITE, **{wrong: "secret"})
+    assert f"Unknown option {wrong!r}" in told
+    assert right is None or right in told
+    assert "secret" not in told
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("versionAsOf", "-1"),
+        ("versionAsOf", "one"),
+        ("endingVersion", "latest"),
+        ("startingVersion", "newest"),
+        ("readChangeFeed", "yes"),
+        ("metadata", ""),
+        ("failOnDataLoss", "0"),
+        ("mergeSchema", "1"),
+        ("overwriteSchema", "on"),
+        ("partitionOverwriteMode", "all"),
+        ("maxFilesPerTrigger", "0"),
+        ("maxBytesPerTrigger", "10 apples"),
+        ("targetFileBytes", "0"),
+        ("txnVersion", "-5"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_it_can_be(name: str, wrong: str) -> None:
+    told = refused(*KNOWN[name.lower()].uses, **{name: wrong})
+    assert told.startswith(f"The option {name!r} is {wrong!r}. It is ")
+
+
+def test_sizes_are_written_as_spark_has_them() -> None:
+    sizes = {"7": 7, "10b": 10, "1k": 1024, "2KB": 2048, "3m": 3 << 20, "10g": 10 << 30}
+    assert {text: value_of("maxBytesPerTrigger", text) for text in sizes} == sizes
+
+
+def test_an_option_without_a_value_is_refused() -> None:
+    """None in the place of a condition would replace every row of a table."""
+    told = refused(Use.WRITE, replaceWhere=None)  # type: ignore[arg-type]
+    assert "The option 'replaceWhere' has no value" in told
+
+
+# --- with Spark ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def url(catalogs: Catalogs) -> Iterator[str]:
+    with catalogs.fresh("sqlite") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def lake(url: str) -> Iterator[Lake]:
+    with deltalakedb.connect(url) as lake:
+        yield lake
+
+
+@pytest.fixture(params=["source", "driver"])
+def way(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
+    """Which of the two serves the format."""
+    install()
+    spark.conf.set(SWITCH, "false" if request.param == "source" else "true")
+    yield request.param
+    spark.conf.unset(SWITCH)
+
+
+def made(lake: Lake, folder: Path, name: str) -> Table:
+    table = lake.create_table(name, location=str(folder), schema=pa.schema({"id": pa.int64()}))
+    table.append(pa.table({"id": [1, 2, 3]}))
+    return table
+
+
+def test_options_are_refused_both_ways_and_nothing_is_written(
+    spark: SparkSession, lake: Lake, url: str, tmp_path: Path, way: str
+) -> None:
+    table = made(lake, tmp_path / "t", f"{way}.refused")
+    kind = PySparkException if way == "source" else ConfigurationError
+
+    def write(**options: Any) -> None:
+        writer = spark.range(1).write.format("deltalakedb").options(catalog=url, **options)
+        writer.mode("overwrite").save(table.name)
+
+    def read(**options: Any) -> None:
+        reader = spark.read.format("deltalakedb").options(catalog=url, **options)
+        reader.load(table.name).collect()
+
+    def follow(**options: Any) -> None:
+        reader = spark.readStream.format("deltalakedb").options(catalog=url, **options)
+        target = {"catalog": url, "checkpointLocation": str(tmp_path / "checkpoint")}
+        writer = reader.load(table.name).writeStream.format("deltalakedb").options(**target)
+        writer.trigger(availableNow=True).start(table.name).awaitTermination()
+
+    told: list[tuple[Callable[..., None], dict[str, Any], str]] = [
+        (write, {"writePartitionColumns": "true"}, "writePartitionColumns"),
+        (write, {"replacewhre": "id = 1"}, "Did you mean 'replaceWhere'"),
+        (write, {"mergeSchema": "perhaps"}, "either true or false"),
+        (write, {"versionAsOf": 1}, "means nothing to df.write"),
+        (read, {"versionAsOff": 1}, "Did you mean 'versionAsOf'"),
+        (read, {"startingVersion": 1}, "readChangeFeed=true"),
+        (read, {"ignoreDeletes": "true"}, "means nothing to spark.read"),
+    ]
+    if way == "source":
+        told += [
+            (follow, {"excludeRegex": "x"}, "excludeRegex"),
+            (follow, {"maxFilePerTrigger": 1}, "Did you mean 'maxFilesPerTrigger'"),
+            (follow, {"replaceWhere": "id = 1"}, "means nothing to spark.read"),
+        ]
+    for act, options, expected in told:
+        with pytest.raises(kind, match=re.escape(expected)):
+            act(**options)
+    assert sorted(table.snapshot().to_arrow()["id"].to_pylist()) == [1, 2, 3]
+    assert table.version == 1
