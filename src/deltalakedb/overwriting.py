@@ -1,8 +1,9 @@
 """Rows take the place of others: which files go, what stays of them, and what was read for it.
 
-All rows go, or those for a condition, or those of the partitions that the new rows are in. New rows
-are staged first. What goes is found in the snapshot that the write was planned from, and the commit
-starts from there: whoever changes these rows meanwhile makes it fail.
+All rows go, or those for a condition, or those of the partitions that the new rows are in, or those
+that match one of the new rows. New rows are staged first. What goes is found in the snapshot that
+the write was planned from, and the commit starts from there: whoever changes these rows meanwhile
+makes it fail.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from deltalakedb.staging.stage import stage
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.state import state_of
 from deltalakedb.writing import (
+    Matching,
     RowPlan,
     Written,
     chosen_files,
@@ -67,11 +69,13 @@ class Going:
     marked: list[AddFile] = field(default_factory=list)
     """Files that stay, with more rows that their deletion vectors hide."""
     changes: list[CdcFile] = field(default_factory=list)
+    deleted: int | None = None
+    """How many rows go; None where that is not known."""
     undo: Callable[[], None] = field(default=lambda: None, repr=False)
 
 
 Take: TypeAlias = Callable[[list[AddFile]], Going]
-"""Takes the rows for a condition out of a table, once the files of the new rows are known."""
+"""Takes rows out of a table, once the files of the new rows are known."""
 
 
 @runtime_checkable
@@ -95,6 +99,7 @@ def write_overwrite(
     partition_by: Sequence[str] | None = None,
     dynamic: bool = False,
     target_bytes: int | None = None,
+    matching: Matching | None = None,
 ) -> Written:
     """Stage rows that take the place of all rows, or of those that fulfil a condition."""
     check_overwrite(
@@ -113,12 +118,14 @@ def write_overwrite(
         target_bytes=target_bytes,
         generates=source.generates,
     )
+    plan = replace(plan, matching=matching)
     take: Take | None = None
-    if where is not None:
+    if where is not None or matching is not None:
         # What is wrong with the condition is told before anything is written.
         if isinstance(source, Replaces):
             take = source.replacing(snapshot, plan, now)
         if take is None:
+            _check_without_spark(plan)
             plan = replace(plan, zone=source.zone())
             _condition(plan)
     adds = source.stage(plan.stage)
@@ -176,12 +183,17 @@ def overwritten(
         raise
     removed = len(going.removes) - len(going.marked)
     metrics = {**write_metrics([*going.kept, *adds]), "numRemovedFiles": str(removed)}
+    if going.deleted is not None:
+        metrics["numDeletedRows"] = str(going.deleted)
+        metrics["numCopiedRows"] = write_metrics(going.kept)["numOutputRows"]
     if going.changes:
         metrics["numAddedChangeFiles"] = str(len(going.changes))
     if going.marked:
         metrics["numDeletionVectorsAdded"] = str(len(going.marked))
     if plan.where is not None:
         parameters["predicate"] = dumps([plan.where])
+    if plan.matching is not None:
+        parameters |= plan.matching.parameters
     if dynamic:
         parameters["isDynamicPartitionOverwrite"] = "true"
     undo_going = going.undo
@@ -213,12 +225,25 @@ def _going(
     take: Take | None,
 ) -> Going:
     """What goes, and what was read for it."""
+    if take is not None:
+        return take(adds)
+    _check_without_spark(plan)
     if dynamic and snapshot.partition_columns:
         return _partitions_go(adds, snapshot, now)
     if plan.where is None:
         rows = rows_of_files(snapshot.files(columns=COLUMNS))
         return Going([remove_of(row, now) for row in rows], ReadSet(whole_table=True))
-    return _rows_go(plan, adds, snapshot, now) if take is None else take(adds)
+    return _rows_go(plan, adds, snapshot, now)
+
+
+def _check_without_spark(plan: RowPlan) -> None:
+    """Refuse a write whose rows only Spark can match with those of the table."""
+    if plan.matching is not None:
+        raise ConfigurationError(
+            f"Rows of table {plan.stage.table!r} that match the new ones cannot be replaced here",
+            why="Only Spark's own scan can match them",
+            fix="Use replaceWhere, or import deltalakedb.spark in a classic session of Spark",
+        )
 
 
 # --- partitions ---------------------------------------------------------------------------

@@ -90,6 +90,26 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
+class Matching:
+    """Which rows of a table a write replaces: those that match a row that is written.
+
+    They have equal values in all columns of `using`, where null equals nothing; or the condition
+    `on` holds for both. It names columns of the table by the `alias`, if there is one.
+    """
+
+    using: tuple[str, ...] = ()
+    on: str | None = None
+    alias: str | None = None
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """What the history of the table says of it, as Delta has it."""
+        if self.on is not None:
+            return {"replaceOnCond": self.on}
+        return {"replaceUsingCols": f"({', '.join(self.using)})"}
+
+
+@dataclass(frozen=True, slots=True)
 class RowPlan:
     """How rows will be written: the plan for their files, and what makes the table fit for them.
 
@@ -104,6 +124,7 @@ class RowPlan:
     zone: tzinfo = UTC
     replaces_schema: bool = False
     enforced: frozenset[str] = ENFORCED
+    matching: Matching | None = None
 
     @property
     def metadata(self) -> Metadata:

@@ -231,6 +231,13 @@ class SparkWorker(Reader):
         """Run a statement; its rows. `Refused` with what the engine said."""
         return self.ask({"sql": statement}).result()
 
+    def write(
+        self, query: str, path: Path, *, mode: str, alias: str | None = None, **options: str
+    ) -> None:
+        """Write the rows of a query to a table; `Refused` with what the engine said."""
+        given = {"write": query, "alias": alias, "mode": mode, "options": options, "to": str(path)}
+        self.ask(given).result()
+
     def run(self, statement: str) -> None:
         """Run a statement whose answer does not matter (PySpark cannot show that of OPTIMIZE)."""
         self.ask({"run": statement}).result()

@@ -8,6 +8,7 @@ several requests are worked on at once. It ends with its input.
     {"number": 1, "read": folder, "options": {…}, "into": file}   rows go to an Arrow file
     {"number": 2, "sql": statement, "into": file}                 the rows of a statement
     {"number": 3, "run": statement, "into": file}                 a statement, whatever it says
+    {"number": 4, "write": query, "alias": name, "mode": mode, "options": {…}, "to": folder, …}
 """
 
 from __future__ import annotations
@@ -57,6 +58,12 @@ def answer(spark: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
     try:
         if "run" in request:
             spark.sql(request["run"]).collect()
+            table = pa.table({})
+        elif "write" in request:
+            rows = spark.sql(request["write"]).coalesce(1)
+            rows = rows.alias(request["alias"]) if request["alias"] else rows
+            writer = rows.write.format("delta").mode(request["mode"])
+            writer.options(**request["options"]).save(request["to"])
             table = pa.table({})
         else:
             table = frame(spark, request).toArrow()

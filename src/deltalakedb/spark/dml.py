@@ -8,7 +8,7 @@ told by their positions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -75,14 +75,32 @@ def delete(
     )
 
 
-def take_out(change: RowEdit, condition: Any) -> ReadSet:
-    """Take the rows for which a condition is true out of a snapshot; what was read for it."""
+def take_out(change: RowEdit, condition: Any) -> tuple[ReadSet, int | None]:
+    """Take the rows for which a condition is true out of a snapshot.
+
+    What was read for it, and how many rows they are, if that is known.
+    """
     found = _found(change, condition, None)
     if found.exactly:
         change.remove(rows_of_files(found.files))
-    else:
-        _delete_rows(change, _chosen(change, found))
-    return found.read
+        return found.read, None
+    chosen = _chosen(change, found)
+    _delete_rows(change, chosen)
+    return found.read, chosen.touched.changed
+
+
+def take_out_matching(
+    change: RowEdit, files: pa.Table, read: ReadSet, matching: Callable[[DataFrame], DataFrame]
+) -> int:
+    """Take those rows of files out that `matching` keeps; how many they are."""
+    found = _Found(
+        files, exactly=False, read=read, parameters=_shown(None), condition=None, alias=None
+    )
+    positions = change.positions(matching(change.rows(files)))
+    counts = {name: len(numbers) for name, numbers in positions.items()}
+    chosen = _Chosen(found, change.touched(files, counts), positions)
+    _delete_rows(change, chosen)
+    return chosen.touched.changed
 
 
 def update(

@@ -52,7 +52,7 @@ class Meaning:
         self._columns = source.columns
         self.target = alias or _PLAIN_TARGET
         """What the columns of the table are called by."""
-        self.source = _alias_of(source) or _PLAIN_SOURCE
+        self.source = alias_of(source) or _PLAIN_SOURCE
         """What the columns of the source are called by."""
         self._given = source.alias(self.source)
         if evolve:
@@ -211,7 +211,7 @@ def _join_condition(joined: DataFrame) -> Any:
     return joined._jdf.queryExecution().analyzed().condition().get()  # noqa: SLF001
 
 
-def _alias_of(frame: DataFrame) -> str | None:
+def alias_of(frame: DataFrame) -> str | None:
     """The alias that a user gave a DataFrame, below what was done to it since."""
     inner = getattr(frame, "_jdf", None)
     if inner is None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.errors import ConfigurationError, TableExistsError, TableNotFoundError
+from deltalakedb.overwriting import write_overwrite
 from deltalakedb.spark.lakes import session_settings, using_lake
 from deltalakedb.spark.options import Use
 from deltalakedb.spark.scan import session_zone
@@ -253,7 +254,7 @@ def _save(frame: DataFrame, asked: _Writing) -> None:
     """Write the rows in one commit; a table that is not there is created by the same commit."""
     given, mode = asked.given, asked.mode
     overwrite = mode == "overwrite"
-    where, dynamic = given.replaced(overwrite=overwrite)
+    replaced = given.replaced(overwrite=overwrite)
     how: dict[str, Any] = {
         "app_txn": given.app_txn(),
         "user_metadata": given.text("userMetadata"),
@@ -261,7 +262,7 @@ def _save(frame: DataFrame, asked: _Writing) -> None:
     }
     partition_by = given.names("partitionBy") if asked.partition_by is None else asked.partition_by
     with using_lake(given.catalog, given.storage_options) as lake:
-        table = _found(lake, given)
+        table = _found(lake, given, create=replaced.matching is None)
         if table is None:
             try:
                 lake.create_table_as(
@@ -272,12 +273,12 @@ def _save(frame: DataFrame, asked: _Writing) -> None:
                     partition_by=partition_by,
                     cluster_by=asked.cluster_by or given.names("clusterBy"),
                     properties={**default_properties(frame.sparkSession), **given.properties},
-                    where=where,
+                    where=replaced.where,
                     **how,
                 )
             except TableExistsError:
                 # Somebody else may have been faster.
-                table = _found(lake, given)
+                table = _found(lake, given, create=True)
                 if table is None:
                     raise
             else:
@@ -294,25 +295,36 @@ def _save(frame: DataFrame, asked: _Writing) -> None:
         overwrite_schema = overwrite and given.flag("overwriteSchema")
         if not overwrite_schema:
             check_partitions(table, partition_by)
-        if overwrite:
+        if replaced.matching is not None:
+            written = write_overwrite(
+                table.snapshot(),
+                frame,
+                storage_options=lake.storage_options,
+                now=table.now_ms(),
+                merge_schema=merge_schema,
+                target_bytes=how["target_bytes"],
+                matching=replaced.matching,
+            )
+            table.commit_written(written.with_user_metadata(how["user_metadata"]), how["app_txn"])
+        elif overwrite:
             table.overwrite(
                 frame,
-                where=where,
+                where=replaced.where,
                 merge_schema=merge_schema,
                 overwrite_schema=overwrite_schema,
                 partition_by=(partition_by or None) if overwrite_schema else None,
-                dynamic=dynamic,
+                dynamic=replaced.dynamic,
                 **how,
             )
         else:
             table.append(frame, merge_schema=merge_schema, **how)
 
 
-def _found(lake: Lake, given: SourceOptions) -> Table | None:
+def _found(lake: Lake, given: SourceOptions, *, create: bool) -> Table | None:
     """The table; None where it is not there, and may be created."""
     try:
         return lake.table(given.table)
     except TableNotFoundError:
-        if given.text("location") is None:
+        if given.text("location") is None or not create:
             raise
         return None

@@ -87,6 +87,19 @@ def _one_of(*values: str) -> Callable[[str], str]:
     return read
 
 
+def _columns(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    if not all(names):
+        raise _Invalid("names of columns with commas between them, none of them empty")
+    return names
+
+
+def _not_empty(text: str) -> str:
+    if not text.strip():
+        raise _Invalid("not empty")
+    return text.strip()
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """An option: its name, what it can be given to, and how its text is read."""
@@ -126,6 +139,9 @@ _OPTIONS: Final = (
     Option("overwriteSchema", WRITES, _flag),
     Option("partitionOverwriteMode", WRITES, _one_of("static", "dynamic")),
     Option("replaceWhere", WRITES),
+    Option("replaceUsing", (Use.WRITE,), _columns),
+    Option("replaceOn", (Use.WRITE,), _not_empty),
+    Option("targetAlias", WRITES, _not_empty),
     Option("targetFileBytes", WRITES, _size),
     Option("userMetadata", WRITES),
     Option("txnAppId", WRITES),
@@ -155,13 +171,10 @@ NOT_HONOURED: Final[Mapping[str, str]] = {
     "maxRecordsPerFile": "Use targetFileBytes, or repartition the rows before they are written",
     "optimizeWrite": "Leave it out; table.optimize() makes large files of small ones",
     "parquet.writer.version": _PARQUET,
-    "replaceOn": "Use replaceWhere, or merge the rows",
-    "replaceUsing": "Use replaceWhere, or merge the rows",
     "schemaLocation": _COLUMNS,
     "schemaTrackingLocation": _COLUMNS,
     "spark.sql.parquet.outputTimestampType": _PARQUET,
     "streamingSourceTrackingId": _COLUMNS,
-    "targetAlias": "Name the columns of the table without an alias",
     "useNullIntolerantEqualityWithDPO": _LATER,
     "writePartitionColumns": _PARQUET,
 }

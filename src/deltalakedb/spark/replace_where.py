@@ -6,6 +6,7 @@ that come (times are in the zone of the session), and no file passes through the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from deltalakedb.overwriting import Going, Take, as_planned
@@ -16,10 +17,11 @@ from deltalakedb.spark.dml import take_out
 from deltalakedb.spark.scan import FILE_COLUMNS, scan_files
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from deltalakedb.actions import AddFile
     from deltalakedb.snapshot import Snapshot
+    from deltalakedb.transaction.attempt import ReadSet
     from deltalakedb.writing import RowPlan
 
 
@@ -29,26 +31,31 @@ def replacing(spark: SparkSession, snapshot: Snapshot, plan: RowPlan, now: int) 
     where = plan.where
     resolved(where, edit.empty)
 
-    def take(adds: list[AddFile]) -> Going:
-        try:
-            read = take_out(edit, where)
-            if edit.parts.changes:
-                # Readers of the feed look at nothing but change data, where a commit has any.
-                _tell_inserts(edit, adds)
-        except BaseException:
-            edit.undo()
-            raise
-        parts = edit.parts
-        return Going(
-            removes=parts.removes,
-            read=read,
-            kept=parts.adds,
-            marked=parts.marked,
-            changes=parts.changes,
-            undo=edit.undo,
-        )
+    return lambda adds: taken_out(edit, adds, lambda: take_out(edit, where))
 
-    return take
+
+def taken_out(
+    edit: RowEdit, adds: list[AddFile], take: Callable[[], tuple[ReadSet, int | None]]
+) -> Going:
+    """Take rows out; what becomes of their files, and the change data of it all."""
+    try:
+        read, deleted = take()
+        if edit.parts.changes:
+            # Readers of the feed look at nothing but change data, where a commit has any.
+            _tell_inserts(edit, adds)
+    except BaseException:
+        edit.undo()
+        raise
+    parts = edit.parts
+    return Going(
+        removes=parts.removes,
+        read=read,
+        kept=parts.adds,
+        marked=parts.marked,
+        changes=parts.changes,
+        deleted=deleted,
+        undo=edit.undo,
+    )
 
 
 def _tell_inserts(edit: RowEdit, adds: list[AddFile]) -> None:
@@ -57,6 +64,11 @@ def _tell_inserts(edit: RowEdit, adds: list[AddFile]) -> None:
 
     if not adds:
         return
-    rows = scan_files(edit.spark, edit.snapshot, files_of_adds(adds, 0, FILE_COLUMNS))
+    rows = staged_rows(edit, adds)
     columns = columns_named(field.name for field in edit.metadata.schema.fields)
     edit.write(rows, [Emitted(F.lit(True), [(columns, "insert")])])  # noqa: FBT003
+
+
+def staged_rows(edit: RowEdit, adds: list[AddFile]) -> DataFrame:
+    """The rows of files that have just been written."""
+    return scan_files(edit.spark, edit.snapshot, files_of_adds(adds, 0, FILE_COLUMNS))

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import tzinfo
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import deltalakedb
 from deltalakedb.actions.properties import spelled
@@ -23,6 +23,8 @@ from deltalakedb.spark.options import (
     check_together,
     value_of,
 )
+from deltalakedb.spark.query_text import without_alias
+from deltalakedb.writing import Matching
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType as SparkStruct
@@ -33,7 +35,17 @@ if TYPE_CHECKING:
 
 _DYNAMIC = "dynamic"
 _OVERWRITE_MODE = "partitionoverwritemode"
+_REPLACING = ("replaceWhere", "replaceUsing", "replaceOn")
 _MOMENTS = ("timestampasof", "startingtimestamp", "endingtimestamp")
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """Which rows an overwrite replaces; all, where it says nothing."""
+
+    where: str | None = None
+    dynamic: bool = False
+    matching: Matching | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,20 +150,43 @@ class SourceOptions:
         """The columns that an option lists."""
         return [name.strip() for name in (self.text(option) or "").split(",") if name.strip()]
 
-    def replaced(self, *, overwrite: bool) -> tuple[str | None, bool]:
-        """Which rows an overwrite replaces: by a condition, or of the partitions that come.
+    def replaced(self, *, overwrite: bool) -> Replaced:
+        """Which rows an overwrite replaces.
 
-        A condition goes before what the session says, and beside an option of the same write it
-        is refused by whoever overwrites.
+        What the options say goes before what the session says. A condition beside dynamic
+        partitions or another schema is refused by whoever overwrites.
         """
-        where = self.text("replaceWhere")
-        if where is not None and not overwrite:
+        given = [name for name in _REPLACING if self.text(name) is not None]
+        if given and not overwrite:
             raise ConfigurationError(
-                "replaceWhere is given, and rows are appended", fix='Use .mode("overwrite")'
+                f"{given[0]} is given, and rows are appended", fix='Use .mode("overwrite")'
             )
-        default = "static" if where is not None else self.defaults.get(_OVERWRITE_MODE, "static")
+        if len(given) > 1:
+            raise _together(*given[:2])
+        alias = self._value("targetAlias")
+        if alias is not None and not given:
+            raise ConfigurationError(
+                "targetAlias is given, and there is no condition that could name it",
+                fix="Leave it out, or add replaceOn or replaceWhere",
+            )
+        where = self.text("replaceWhere")
+        if where is not None and alias is not None:
+            where = without_alias(where, alias)
+        matching = None
+        if given and where is None:
+            if self.text(_OVERWRITE_MODE) is not None:
+                raise _together("partitionOverwriteMode", given[0])
+            if self.flag("overwriteSchema"):
+                raise _together("overwriteSchema", given[0])
+            using, on = self._value("replaceUsing") or (), self._value("replaceOn")
+            matching = Matching(using, on, None if using else alias)
+        default = "static" if given else self.defaults.get(_OVERWRITE_MODE, "static")
         mode = value_of(_OVERWRITE_MODE, self.text(_OVERWRITE_MODE) or default)
-        return where, mode == _DYNAMIC
+        return Replaced(where, mode == _DYNAMIC, matching)
+
+    def _value(self, name: str) -> Any:
+        text = self.text(name)
+        return None if text is None else value_of(name, text)
 
     def app_txn(self) -> tuple[str, int] | None:
         """What lets a write count once, however often it is tried."""
@@ -161,6 +196,14 @@ class SourceOptions:
                 "Only one of txnAppId and txnVersion is given", fix="Give both, or none"
             )
         return None if app_id is None or version is None else (app_id, version)
+
+
+def _together(one: str, other: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"The options {one} and {other} are given together",
+        why=f"{other} replaces rows that are chosen one by one, and keeps all others",
+        fix="Give one of them",
+    )
 
 
 def columns_of(schema: SparkStruct) -> SparkStruct:

@@ -66,7 +66,14 @@ class Target:
         """Plan a write of rows with these columns; a table that does not exist is created."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        where, dynamic = given.replaced(overwrite=overwrite)
+        replaced = given.replaced(overwrite=overwrite)
+        if replaced.matching is not None:
+            raise ConfigurationError(
+                "The options replaceUsing and replaceOn do not work here",
+                why="They are for Spark's own scan, and this is a data source in Python",
+                fix="Use replaceWhere, or import deltalakedb.spark in a classic session",
+            )
+        where, dynamic = replaced.where, replaced.dynamic
         overwrite_schema = overwrite and given.flag("overwriteSchema")
         # What is wrong whatever the table is like is told before one is created.
         check_overwrite((), where=where, overwrite_schema=overwrite_schema, dynamic=dynamic)

@@ -74,10 +74,13 @@ class FrameSource:
 
     def replacing(self, snapshot: Snapshot, plan: RowPlan, now: int) -> Take | None:
         """Spark takes out what these rows replace; not through Connect, where it cannot scan."""
+        from deltalakedb.spark.replace_matching import replacing_matches
         from deltalakedb.spark.replace_where import replacing
 
         if getattr(self.frame, "_jdf", None) is None:
             return None
+        if plan.matching is not None:
+            return replacing_matches(self.frame, snapshot, plan, plan.matching, now)
         return replacing(self.frame.sparkSession, snapshot, plan, now)
 
     def stage(self, plan: StagePlan) -> list[AddFile]:
