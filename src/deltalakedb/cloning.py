@@ -2,8 +2,8 @@
 
 No data is read or written. Columns, properties and protocol are those of the source at its version;
 history begins anew. What is committed to a clone later lies in its own folder, and the source never
-notices. The files of the source still belong to the source alone: a vacuum there deletes files that
-the source no longer needs, even if a clone does; a vacuum of the clone never touches them.
+notices. The files of the source still belong to the source: a vacuum there deletes files that
+neither the source nor a clone in the same catalog needs; a vacuum of the clone never touches them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from deltalakedb.actions import AddFile, DeletionVectorDescriptor, DomainMetadata, Metadata
 from deltalakedb.actions.features import protocol_for, required_features, upgrade
+from deltalakedb.actions.file_paths import absolute_path, plain_uri
 from deltalakedb.actions.partition import encode_path
 from deltalakedb.actions.properties import check_properties
 from deltalakedb.errors import ConfigurationError, TableExistsError
@@ -62,7 +62,7 @@ def clone_change(
     actions = _actions(source, metadata)
     protocol = upgrade(source.protocol, required_features(protocol_for(metadata)))
     return Change(
-        table=record_of(metadata, protocol, location, now),
+        table=replace(record_of(metadata, protocol, location, now), allowed_roots=roots_of(source)),
         base=None,
         actions=(protocol, metadata, *actions),
         operation="CLONE",
@@ -113,20 +113,9 @@ def replacing_change(
     )
 
 
-def absolute_path(location: str, path: str) -> str:
-    """A path of a log at `location` as any other log can name it."""
-    if is_absolute(path):
-        return f"file://{path}" if path.startswith("/") else path
-    if location.startswith("file:"):
-        return f"{location}/{path}"
-    # Locations on a disk are encoded already, keys of object stores are as they are.
-    parts = urlsplit(location)
-    return f"{parts.scheme}://{parts.netloc}{encode_path(parts.path)}/{path}"
-
-
-def is_absolute(path: str) -> bool:
-    """Whether a path of a log names a file wherever the table lies."""
-    return "://" in path or path.startswith(("/", "file:"))
+def roots_of(source: Snapshot) -> tuple[str, ...]:
+    """Where the files of a clone lie: in its source, and wherever the source has files."""
+    return tuple(dict.fromkeys((source.table.location, *source.table.allowed_roots)))
 
 
 def _cloned(source: Snapshot, properties: Mapping[str, str]) -> Metadata:
@@ -163,7 +152,7 @@ def _added(add: AddFile, location: str) -> AddFile:
     vector = add.deletion_vector
     return replace(
         add,
-        path=absolute_path(location, add.path),
+        path=plain_uri(absolute_path(location, add.path)),
         deletion_vector=None if vector is None else _absolute_vector(vector, location),
         # Rows of a clone are rows of another table: they get ids of their own.
         base_row_id=None,

@@ -134,6 +134,10 @@ class InvalidLogError(DeltaLakeDbError):
     """A file of a `_delta_log` is damaged; the message names the file and the line."""
 
 
+class PathNotAllowedError(DeltaLakeDbError):
+    """A path of a log leads where the files of its table may not lie, or is ambiguous."""
+
+
 class UnsupportedFeatureError(DeltaLakeDbError):
     """The table needs a protocol feature that this release cannot honour."""
 

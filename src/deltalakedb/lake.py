@@ -23,7 +23,13 @@ from deltalakedb.mirror.service import Mirror
 from deltalakedb.snapshot import Snapshot, open_snapshot
 from deltalakedb.snapshot.page_builder import after_commit, during_import
 from deltalakedb.staging.sources import source_of
-from deltalakedb.storage import Storage, normalise_location, open_storage, table_location
+from deltalakedb.storage import (
+    Storage,
+    normalise_location,
+    open_storage,
+    root_locations,
+    table_location,
+)
 from deltalakedb.store import Store
 from deltalakedb.store.exports import gone, newest_export
 from deltalakedb.store.finding import as_location, find_table
@@ -244,9 +250,9 @@ class Lake:
 
         No data is read or written. `properties` are set beside those of the source. With `replace`
         a table that is at the location already is taken, if it is empty. A vacuum of the source
-        can take files away that only a clone needs.
+        keeps what clones in the same catalog need.
         """
-        from deltalakedb.cloning import clone_change, replacing_change
+        from deltalakedb.cloning import clone_change, replacing_change, roots_of
         from deltalakedb.transaction.take_over import default_name
 
         place = table_location(location)
@@ -256,8 +262,9 @@ class Lake:
                 known = self.store.table_by_location(session, place)
             if known is not None:
                 there = Table(self.store, self._committer, self.mirror, known)
+                there.allow_roots(roots_of(snapshot))
                 there.commit_change(
-                    replacing_change(snapshot, known, there.state(), properties=properties)
+                    replacing_change(snapshot, there.record, there.state(), properties=properties)
                 )
                 return there
         name = default_name(place) if name is None else name
@@ -315,6 +322,7 @@ class Lake:
         progress: Progress | None = None,
         stage_from: int | None = None,
         spark: Any = None,
+        allowed_roots: Sequence[str] = (),
     ) -> Table:
         """Take over an existing Delta table with its history; nothing is written at `location`.
 
@@ -325,6 +333,9 @@ class Lake:
         A log of `stage_from` commits or more (10,000 by default) is written in stages that nobody
         sees. If it was killed, the same call goes on after the last of them, and `discard_import`
         forgets them. With `spark`, a Spark session, its executors read and parse the commits.
+
+        A log that names files outside the table, as that of a shallow clone does, is refused unless
+        they lie below one of `allowed_roots`, which the catalog keeps with the table.
         """
         from deltalakedb.transaction.take_over import STAGE_FROM, default_name, take_over
 
@@ -343,6 +354,7 @@ class Lake:
             pages=partial(during_import, self.store),
             stage_from=STAGE_FROM if stage_from is None else stage_from,
             parser=parser,
+            allowed_roots=root_locations(allowed_roots),
         )
         return Table(self.store, self._committer, self.mirror, record)
 

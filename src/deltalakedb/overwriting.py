@@ -392,6 +392,7 @@ class _Rewriting:
             partition_columns=snapshot.partition_columns,
             column_mapping_mode=TableProperties(snapshot.properties).column_mapping_mode,
             storage_options=snapshot.storage_options,
+            allowed_roots=snapshot.table.allowed_roots,
         )
 
 

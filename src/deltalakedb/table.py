@@ -16,6 +16,7 @@ from deltalakedb.snapshot.page_builder import after_commit
 from deltalakedb.snapshot.resolve import check_version, resolve, to_milliseconds
 from deltalakedb.snapshot.retained import needed_files
 from deltalakedb.snapshot.snapshot import snapshot_of
+from deltalakedb.storage import root_locations
 from deltalakedb.store.mirror import mirror_table
 from deltalakedb.store.reading import Known, find_history, stream_history
 from deltalakedb.store.relations import LIVE
@@ -82,6 +83,23 @@ class Table:
     def record(self) -> TableRecord:
         """The table's row in the catalog."""
         return self._record
+
+    @property
+    def allowed_roots(self) -> tuple[str, ...]:
+        """Where files of the table may lie beside its location: see `allow_roots`."""
+        return self._record.allowed_roots
+
+    def allow_roots(self, roots: Iterable[str]) -> tuple[str, ...]:
+        """Let files of the table lie below these locations too; all that are allowed now.
+
+        A path of the log that leads anywhere else is refused, whoever has written it: it could
+        name any file of this machine and of its network. A shallow clone that was made here has
+        its source allowed.
+        """
+        given = root_locations(roots)
+        with self._store.write() as session:
+            self._record = self._store.allow_roots(session, self._record, given)
+        return self._record.allowed_roots
 
     @property
     def version(self) -> int:
@@ -197,6 +215,16 @@ class Table:
     def needed_files(self, since_ms: int) -> Iterator[tuple[str, str | None]]:
         """Paths of all files that the versions since a time need, with their deletion vectors."""
         return needed_files(self._store, self._record, since_ms)
+
+    def other_tables(self) -> list[Table]:
+        """Every other table of the catalog, by name."""
+        with self._store.read() as session:
+            records = self._store.tables(session)
+        return [
+            Table(self._store, self._committer, self._mirror, record)
+            for record in records
+            if record.table_id != self.table_id
+        ]
 
     def commit(
         self,

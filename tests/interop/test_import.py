@@ -1,6 +1,7 @@
 """Importing an existing table: what is kept, what is refused, and that a refusal leaves nothing."""
 
 import json
+import socket
 import threading
 from pathlib import Path
 
@@ -8,9 +9,11 @@ import pytest
 
 import deltalakedb
 from deltalakedb.errors import (
+    CommitRejectedError,
     ConfigurationError,
     DeltaLakeDbError,
     InvalidLogError,
+    PathNotAllowedError,
     TableExistsError,
     UnsupportedFeatureError,
 )
@@ -369,3 +372,75 @@ def test_storage_options_are_checked_at_once(tmp_path: Path) -> None:
         pytest.raises(ConfigurationError, match="nonsense"),
     ):
         lake.import_table("s3://bucket/table")
+
+
+# --- files outside the table --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("../other/a.parquet", "%2e%2e/other/a.parquet", "x/..%2F..%2Fother/a.parquet"),
+        *("file://{root}/other/a.parquet", "file:{root}/other/a.parquet", "{root}/other/a.parquet"),
+        *("%2Fetc/passwd", "s3://bucket/a.parquet", "file://host{root}/old%20table/a.parquet"),
+        *("http://127.0.0.1:{port}/a.parquet", "https://169.254.169.254/latest"),
+        "abfss://c@127.0.0.1:{port}/a.parquet",
+    ],
+)
+def test_a_log_cannot_choose_what_is_read(
+    lake: Lake, folder: Path, tmp_path: Path, path: str
+) -> None:
+    before = row_counts(lake)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        spelled = path.format(root=tmp_path, port=server.getsockname()[1])
+        write_appends(folder, 2)
+        write_commit(folder, 2, [add(spelled)])
+        with pytest.raises(PathNotAllowedError) as caught:
+            lake.import_table(str(folder))
+        assert all((caught.value.what, caught.value.why, caught.value.fix))
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert row_counts(lake) == before
+
+
+@pytest.mark.parametrize("kind", ["p", "p without a scheme", "u", "cdc", "checkpoint"])
+def test_nor_can_its_vectors_changes_and_checkpoints(lake: Lake, folder: Path, kind: str) -> None:
+    write_appends(folder, 2)
+    vector = {"offset": 1, "sizeInBytes": 36, "cardinality": 1, "storageType": kind[0]}
+    if kind == "cdc":
+        line: Json = {"path": "../x", "partitionValues": {}, "size": 1, "dataChange": False}
+        write_commit(folder, 2, [{"cdc": line}])
+    elif kind == "checkpoint":
+        write_checkpoint(
+            folder,
+            f"{1:020}.checkpoint.parquet",
+            [PROTOCOL, metadata(), add("../x"), add("f1")],
+        )
+        (folder / "_delta_log" / f"{0:020}.json").unlink()
+    else:
+        where = {"p": "file:///etc/x.bin", "u": "../.." + "0" * 20}.get(kind, "/etc/x.bin")
+        action = add("f2")
+        action["add"]["deletionVector"] = {**vector, "pathOrInlineDv": where}
+        write_commit(folder, 2, [action])
+    with pytest.raises(PathNotAllowedError):
+        lake.import_table(str(folder))
+
+
+def test_roots_that_the_operator_allows(lake: Lake, folder: Path, tmp_path: Path) -> None:
+    write_appends(folder, 1)
+    write_commit(folder, 1, [add(f"file:{tmp_path}/source/a"), add(f"{tmp_path}/old%20table/b")])
+    with pytest.raises(PathNotAllowedError):
+        lake.import_table(str(folder), allowed_roots=[str(tmp_path / "sour")])
+    with pytest.raises(ConfigurationError, match="scheme 'http'"):
+        lake.import_table(str(folder), allowed_roots=["http://127.0.0.1"])
+    table = lake.import_table(str(folder), "t", allowed_roots=[str(tmp_path / "source")])
+    source, own = f"file://{tmp_path}/source", table.location
+    assert table.allowed_roots == lake.table("t").allowed_roots == (source, own)
+    # The absolute path is that of a file which has a relative one.
+    with pytest.raises(CommitRejectedError, match="is live as"):
+        table.commit([add("b")])
+    with pytest.raises(CommitRejectedError, match="does not lie in the table"):
+        table.commit([add(f"file://{tmp_path}/more/c")])
+    assert table.allow_roots([f"{tmp_path}/more"])[-1] == f"file://{tmp_path}/more"
+    assert lake.table("t").commit([add(f"file://{tmp_path}/more/c")]) == 2

@@ -1,23 +1,32 @@
 """Files that no version needs any more are deleted, and no others, on every engine."""
 
+import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from deltalakedb.clock import SystemClock
-from deltalakedb.errors import ConfigurationError, MirrorError
+from deltalakedb.errors import (
+    CommitRejectedError,
+    ConfigurationError,
+    DataFileMissingError,
+    MirrorError,
+)
 from deltalakedb.lake import Lake
-from deltalakedb.maintenance import vacuum
+from deltalakedb.maintenance import restore, vacuum
 from deltalakedb.table import Table
 from listener import Listener
 
 from fix_lake import OpenLake
 
 HOUR = 3600
+IDS = pa.schema([("id", pa.int64())])
 
 
 @pytest.fixture
@@ -224,3 +233,117 @@ def test_what_iceberg_keeps_beside_the_files_stays(lake: Lake, tmp_path: Path) -
 def test_hours_that_are_no_time(table: Table, hours: float) -> None:
     with pytest.raises(ConfigurationError, match="is no time"):
         vacuum(table, retention_hours=hours, allow_short_retention=True)
+
+
+def write_file(table: Table, key: str) -> Path:
+    """A data file that no commit names yet."""
+    path = Path(table.location.removeprefix("file://")) / key
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"id": [7], "part": ["a b/c"]}), path)
+    return path
+
+
+def add_line(path: str, file: Path) -> dict[str, Any]:
+    return {
+        "add": {
+            "path": path,
+            "partitionValues": {},
+            "size": file.stat().st_size,
+            "modificationTime": 1,
+            "dataChange": True,
+        }
+    }
+
+
+@pytest.fixture
+def plain(lake: Lake, tmp_path: Path) -> Table:
+    """A table without partitions and rows."""
+    return lake.create_table("plain", location=str(tmp_path / "p"), schema=IDS)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("sub//a.parquet", "./sub/a.parquet", "sub/./a.parquet", "sub/../sub/a.parquet"),
+        *(
+            "../p/sub/a.parquet",
+            "sub%2Fa.parquet/",
+            "%2e/sub/a.parquet",
+            "sub/%2e%2e/sub/a.parquet",
+        ),
+        *("file:{root}/sub/a.parquet", "file://{root}/sub//a.parquet", "{root}/sub/a.parquet"),
+        *("file://{link}/sub/a.parquet", "file://localhost{root}/sub/a.parquet", "s3:/b/a.parquet"),
+    ],
+)
+def test_a_commit_is_refused_that_spells_a_file_ambiguously(
+    plain: Table, tmp_path: Path, path: str
+) -> None:
+    """A vacuum would have taken the file for a leftover."""
+    (tmp_path / "link").symlink_to(tmp_path / "p")
+    file = write_file(plain, "sub/a.parquet")
+    spelled = path.format(root=tmp_path / "p", link=tmp_path / "link")
+    with pytest.raises(CommitRejectedError) as caught:
+        plain.commit([add_line(spelled, file)])
+    assert caught.value.rule == "data-path"
+    assert all((caught.value.what, caught.value.why, caught.value.fix))
+
+
+def test_one_file_is_not_added_under_two_spellings(plain: Table) -> None:
+    file = write_file(plain, "sub/a b+c.parquet")
+    plain.commit([add_line("sub/a%20b+c.parquet", file)])
+    for other in ("sub/a b+c.parquet", "sub/a%20b%2Bc.parquet", "sub/a b%2Bc.parquet"):
+        with pytest.raises(CommitRejectedError, match=r"live as 'sub/a%20b\+c\.parquet'"):
+            plain.commit([add_line(other, file)])
+    assert plain.snapshot().to_arrow().num_rows == 1
+
+
+def test_what_an_imported_log_spells_oddly_stays(lake: Lake, tmp_path: Path) -> None:
+    made = lake.create_table("made", location=str(tmp_path / "made"), schema=IDS)
+    lake.mirror.run_once()
+    lake.drop_table("made")
+    folder = tmp_path / "made"
+    (tmp_path / "link").symlink_to(folder)
+    (folder / "alias").symlink_to("sub")
+    odd = [
+        *("sub//a.parquet", "./sub/b.parquet", "sub/./c.parquet", "alias/d.parquet"),
+        *(f"file:{folder}/sub/e.parquet", f"{folder}/f.parquet"),
+        *(f"file://{tmp_path}/link/sub/g.parquet", f"file://{folder}//sub/h%2Eparquet"),
+    ]
+    files = [write_file(made, f"{'' if n == 'f' else 'sub/'}{n}.parquet") for n in "abcdefgh"]
+    lines = [json.dumps(add_line(path, file)) for path, file in zip(odd, files, strict=True)]
+    (folder / "_delta_log" / f"{1:020}.json").write_text("\n".join(lines))
+    table = lake.import_table(str(folder), "made")
+    leftover = write_file(made, "sub/left.parquet")
+    age(table, 24 * 8)
+    assert vacuum(table, retention_hours=0, allow_short_retention=True).files == 1
+    assert all(file.exists() for file in files)
+    assert not leftover.exists()
+    assert table.snapshot().to_arrow().num_rows == len(odd)
+    assert lake.verify("made").ok
+    table.overwrite(pa.table({"id": [9]}))
+    age(table, 1)
+    assert vacuum(table, retention_hours=0, allow_short_retention=True).files == len(odd)
+    assert not any(file.exists() for file in files)
+    with pytest.raises(DataFileMissingError):
+        restore(table, version=1)
+
+
+def test_files_that_a_clone_needs_stay(lake: Lake, table: Table, tmp_path: Path) -> None:
+    clone = lake.clone_table("t", str(tmp_path / "clone"), version=2)
+    age(table, 24 * 8)
+    assert vacuum(table, retention_hours=0, allow_short_retention=True).files == 0
+    assert sorted(clone.snapshot().to_arrow()["id"].to_pylist()) == [1, 2]
+    again = lake.clone_table("clone", str(tmp_path / "again"))
+    lake.drop_table("clone", force=True)
+    assert vacuum(table, retention_hours=0, allow_short_retention=True).files == 0
+    assert sorted(again.snapshot().to_arrow()["id"].to_pylist()) == [1, 2]
+    lake.drop_table("again", force=True)
+    assert vacuum(table, retention_hours=0, allow_short_retention=True).files == 2
+
+
+def test_files_of_a_table_inside_another_stay(lake: Lake, table: Table, tmp_path: Path) -> None:
+    inner = lake.create_table("inner", location=str(tmp_path / "t" / "inner"), schema=IDS)
+    inner.append(pa.table({"id": [1]}))
+    age(table, 24 * 8)
+    assert vacuum(table, retention_hours=0, allow_short_retention=True).files == 2
+    assert inner.snapshot().to_arrow().num_rows == 1

@@ -211,13 +211,16 @@ def fill(session: Session) -> None:
         )
     session.insert(
         TABLES,
-        [(t, f"full{n}", f"s3://b/full{n}", 1, 2, "{}", 1, 1, PLAN) for n, t in enumerate(sizes)],
+        [
+            (t, f"full{n}", f"s3://b/full{n}", 1, 2, "{}", 1, 1, PLAN, None)
+            for n, t in enumerate(sizes)
+        ],
     )
     empty = [str(UUID(int=0xE << 64 | n)) for n in range(2_000)]
     session.insert(HEADS, [(table_id, 0) for table_id in empty])
     session.insert(
         TABLES,
-        [(t, f"t{n}", f"s3://b/t{n}", 1, 2, "{}", 1, 1, None) for n, t in enumerate(empty)],
+        [(t, f"t{n}", f"s3://b/t{n}", 1, 2, "{}", 1, 1, None, None) for n, t in enumerate(empty)],
     )
 
 

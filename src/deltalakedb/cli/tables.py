@@ -177,6 +177,14 @@ def import_table(
     location: Annotated[str, typer.Argument(metavar="LOCATION", help="Where the Delta table is.")],
     *,
     name: NewName = None,
+    allow_root: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LOCATION",
+            help="Where files of the table may lie beside its own location, as those of a shallow "
+            "clone do; may be repeated.",
+        ),
+    ] = None,
     discard: Annotated[
         bool, typer.Option("--discard", help="Forget an import that was never finished.")
     ] = False,
@@ -198,7 +206,7 @@ def import_table(
         return
     with open_lake(catalog, storage_option, new=True) as lake:
         with progress_bar("Reading the log", quiet=as_json) as tell:
-            made = lake.import_table(location, name, progress=tell)
+            made = lake.import_table(location, name, progress=tell, allowed_roots=allow_root or ())
         _tell(made.snapshot(), made.name, made.location, as_json=as_json)
 
 
@@ -225,7 +233,7 @@ def clone(
 ) -> None:
     """Make a shallow clone: a new table that shares the files of another. No data is copied.
 
-    A vacuum of the source may delete files that only the clone still needs.
+    A vacuum of the source keeps what clones in the same catalog need.
     """
     with open_lake(catalog, storage_option) as lake:
         made = lake.clone_table(

@@ -4,7 +4,8 @@ Guarantees:
 
 - Pure: no I/O. Of a file its id and a few numbers are kept; with `buckets` only the files of one
   bucket are, so that a table of any size can be gone through in parts.
-- Files are the same when their decoded paths and deletion vectors are. The last action counts.
+- Files are the same when the keys of their paths (`actions.file_paths`) and their deletion vectors
+  are. The last action counts.
 - Two descriptions of a file are equal exactly when everything that readers rely on is: size, time,
   partition values, deletion vector, row ids, and whether there are statistics. `differences` names
   what is not.
@@ -20,7 +21,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final
-from urllib.parse import unquote
 
 from deltalakedb.actions import (
     Action,
@@ -32,6 +32,7 @@ from deltalakedb.actions import (
     RemoveFile,
     Txn,
 )
+from deltalakedb.actions.file_paths import file_key
 
 _FORM: Final = struct.Struct("<qqQQQ?")
 _NAMES: Final = (
@@ -47,7 +48,7 @@ _canonical: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).enco
 
 def file_id(path: str, dv_id: str) -> str:
     """What tells one logical file from another; `shown` makes it readable."""
-    return f"{unquote(path) if '%' in path else path}\0{dv_id}"
+    return f"{file_key(path)}\0{dv_id}"
 
 
 def shown(file: str) -> str:

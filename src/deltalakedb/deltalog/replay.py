@@ -4,8 +4,9 @@ Guarantees:
 
 - Pure: no I/O. Only what identifies a file is kept of it (path, deletion vector, size), so the
   memory is bounded by the live files, not by the history.
-- Files are the same when their decoded paths and deletion vectors are. The catalog compares paths
-  as text, so `apply` gives back the actions with the spelling of the live file they are about.
+- Files are the same when the keys of their paths (`actions.file_paths`) and their deletion vectors
+  are. The catalog compares paths as text, so `apply` gives back the actions with the spelling of
+  the live file they are about.
 - Where a commit says two things of one file, application or domain, the last one counts, as it
   does for Delta's own replay.
 """
@@ -15,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
-from urllib.parse import unquote
 
 from deltalakedb.actions import (
     Action,
@@ -28,12 +28,13 @@ from deltalakedb.actions import (
     RemoveFile,
     Txn,
 )
+from deltalakedb.actions.file_paths import file_key as path_key
 from deltalakedb.errors import InvalidLogError
 
 _MAX_LONG = 2**63 - 1
 
 FileKey = tuple[str, str]
-"""The decoded path and the id of the deletion vector."""
+"""The key of the path and the id of the deletion vector."""
 
 
 class LiveFile(NamedTuple):
@@ -125,7 +126,7 @@ def file_key(action: AddFile | RemoveFile) -> FileKey:
 
 def file_key_of(path: str, dv_id: str) -> FileKey:
     """The same, of a path as the log spells it."""
-    return unquote(path) if "%" in path else path, dv_id
+    return path_key(path), dv_id
 
 
 def reconcile(actions: Iterable[Action]) -> list[Action]:

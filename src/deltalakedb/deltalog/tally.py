@@ -1,7 +1,8 @@
 """The replay of a log whose files come as columns: which are live after each version.
 
 It is `replay.Replay` for files only, a list of paths at a time: the check of what an import writes,
-and independent of it. Files are the same when their decoded paths and deletion vectors are.
+and independent of it. Files are the same when the keys of their paths and their deletion vectors
+are.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
-from urllib.parse import unquote
 
+from deltalakedb.actions.file_paths import file_key
 from deltalakedb.deltalog.replay import FileKey
 from deltalakedb.errors import InvalidLogError
 
@@ -97,7 +98,7 @@ class Tally:
         some = zip(*(column[start:end] for column in given), strict=True)
         for at, (path, dv_id, size) in enumerate(some, start):
             total += size or 0
-            known = pop((unquote(path) if "%" in path else path, dv_id), None)
+            known = pop((file_key(path), dv_id), None)
             if known is not None:
                 self.live_bytes -= known[1]
                 if known[0] != path:
@@ -109,7 +110,7 @@ class Tally:
         files = self.files
         some = zip(*(column[start:end] for column in given), strict=True)
         for at, (path, dv_id, given_size) in enumerate(some, start):
-            key = (unquote(path) if "%" in path else path, dv_id)
+            key = (file_key(path), dv_id)
             size = given_size or 0
             known = files.get(key)
             if known is None:

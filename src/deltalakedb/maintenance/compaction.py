@@ -60,6 +60,7 @@ class Bin:
     schema: StructType
     partition_columns: tuple[str, ...]
     column_mapping_mode: str
+    allowed_roots: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -163,6 +164,7 @@ def compact_bin(one: Bin) -> list[AddFile]:
         partition_columns=one.partition_columns,
         column_mapping_mode=one.column_mapping_mode,
         storage_options=one.plan.storage_options,
+        allowed_roots=one.allowed_roots,
     )
     return stage(one.plan, rows.to_batches())
 
@@ -205,6 +207,7 @@ def bin_of(snapshot: Snapshot, files: pa.Table, rows: list[dict[str, Any]], targ
         schema=snapshot.schema,
         partition_columns=snapshot.partition_columns,
         column_mapping_mode=mode,
+        allowed_roots=snapshot.table.allowed_roots,
     )
 
 

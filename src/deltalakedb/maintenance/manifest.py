@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.actions.datatypes import STRING
+from deltalakedb.actions.file_paths import absolute_path
 from deltalakedb.actions.partition import decode_path, partition_directory
 from deltalakedb.actions.properties import TableProperties
-from deltalakedb.cloning import absolute_path
 from deltalakedb.errors import UnsupportedFeatureError
 from deltalakedb.storage import open_storage
 

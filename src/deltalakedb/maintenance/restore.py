@@ -10,18 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from deltalakedb.actions import Action, DomainMetadata, Metadata
 from deltalakedb.actions.clustering import DOMAIN as CLUSTERING
 from deltalakedb.actions.datatypes import StructField, StructType, physical_name
-from deltalakedb.actions.partition import decode_path
+from deltalakedb.actions.file_paths import vector_path
 from deltalakedb.actions.schema import schema_to_json
-from deltalakedb.cloning import absolute_path, is_absolute
 from deltalakedb.errors import ConfigurationError, DataFileMissingError
 from deltalakedb.snapshot.data_files import descriptor_of
 from deltalakedb.snapshot.listing import COLUMNS
-from deltalakedb.storage import normalise_location, open_storage
+from deltalakedb.storage import open_storage
+from deltalakedb.storage.file_places import FilePlaces
 from deltalakedb.threads import Threads
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.facts import CONSTRAINT_RULES
@@ -171,10 +170,10 @@ def _domains(now: Snapshot, then: Snapshot) -> list[Action]:
 
 def _check_there(snapshot: Snapshot, rows: Iterable[Mapping[str, Any]]) -> None:
     """Look for the files that come back, and their deletion vectors: vacuum may have been there."""
-    wanted = list(dict.fromkeys(place for row in rows for place in _places(snapshot, row)))
+    places = FilePlaces(snapshot.table.location, snapshot.table.allowed_roots)
+    wanted = list(dict.fromkeys(place for row in rows for place in _places(places, row)))
     stores = {
-        root: open_storage(normalise_location(root), snapshot.storage_options)
-        for root in {root for root, _ in wanted}
+        root: open_storage(root, snapshot.storage_options) for root in {root for root, _ in wanted}
     }
     with Threads(_LOOKERS) as pool:
         found = list(pool.map(lambda place: stores[place[0]].head(place[1]) is not None, wanted))
@@ -188,21 +187,16 @@ def _check_there(snapshot: Snapshot, rows: Iterable[Mapping[str, Any]]) -> None:
         )
 
 
-def _places(snapshot: Snapshot, row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _places(places: FilePlaces, row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Store and key of the objects that a listed file is made of; those of clones lie elsewhere."""
-    location = snapshot.table.location
-    yield _place(location, row["path"])
+    yield _place(places, row["path"])
     if row["deletion_vector"] is None:
         return
-    descriptor = descriptor_of(row["deletion_vector"], row["path"])
-    file = descriptor.file_path()
+    file = vector_path(descriptor_of(row["deletion_vector"], row["path"]))
     if file is not None:
-        # Type p is a URI, as paths are; type u is the key itself.
-        yield _place(location, file) if descriptor.storage_type == "p" else (location, file)
+        yield _place(places, file)
 
 
-def _place(location: str, path: str) -> tuple[str, str]:
-    if not is_absolute(path):
-        return location, decode_path(path)
-    parts = urlsplit(absolute_path(location, path))
-    return f"{parts.scheme}://{parts.netloc}", decode_path(parts.path).lstrip("/")
+def _place(places: FilePlaces, path: str) -> tuple[str, str]:
+    place = places.resolve(path)
+    return place.store, "/".join(part for part in place.path.split("/") if part not in ("", "."))

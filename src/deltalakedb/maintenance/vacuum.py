@@ -4,26 +4,33 @@ What is needed is a query of the catalog: the files of the newest version, and t
 version that was the newest one within the retention. The table's folder is listed once, to find
 what nobody names at all: leftovers of writes that failed. A file goes only when it is older than
 the retention too, so that the files of a write that is still under way stay.
+
+Guarantees:
+
+- A needed file stays however its path is spelled: a path and an object are compared as the file
+  that both lead to (`storage.file_places`), on a disk behind all symbolic links.
+- What other tables of the catalog need stays too: files that a shallow clone reads, by the
+  retention of the clone, and everything in a table that lies inside this one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.actions.features import check_writable, required_features
-from deltalakedb.actions.partition import decode_path
+from deltalakedb.actions.file_paths import vector_path
 from deltalakedb.actions.properties import TableProperties
-from deltalakedb.cloning import absolute_path, is_absolute
 from deltalakedb.deltalog.names import LOG, LogKind, parse_name
 from deltalakedb.errors import ConfigurationError, MirrorError
 from deltalakedb.progress import Phases, Progress
 from deltalakedb.snapshot.data_files import descriptor_of
 from deltalakedb.staging.layout import STAGING_FOLDER
-from deltalakedb.storage import normalise_location, open_storage
+from deltalakedb.storage import open_storage
+from deltalakedb.storage.file_places import FilePlaces
 
 if TYPE_CHECKING:
     from deltalakedb.storage import ObjectInfo
@@ -77,10 +84,16 @@ def vacuum(
     hours = _hours(table, least, retention_hours, allowed=allow_short_retention)
     cutoff = table.now_ms() - int(hours * _HOUR_MS)
     phases.begin("Finding what is needed")
-    needed = _needed(table, cutoff, phases)
+    places = FilePlaces(table.location, table.allowed_roots)
+    others = table.other_tables()
+    needed = _needed(table, places, cutoff, phases)
+    for other in others:
+        if any(places.overlaps(root) for root in other.allowed_roots):
+            needed |= _needed(other, places, _cutoff_of(other, cutoff), phases)
+    inside = [key for other in others if (key := _folder_inside(places, other)) is not None]
     storage = open_storage(table.location, snapshot.storage_options)
     iceberg = _has_iceberg(snapshot.properties)
-    gone: list[ObjectInfo] = []
+    gone: dict[str, ObjectInfo] = {}
     kept, logged = 0, -1
     phases.begin("Listing files")
     for number, found in enumerate(storage.list(), start=1):
@@ -89,12 +102,14 @@ def vacuum(
         logged = max(logged, _logged(found.key))
         if _is_hidden(found.key) or (iceberg and found.key.startswith(_ICEBERG)):
             continue
-        if found.key in needed or found.modified_ms >= cutoff:
+        identity = places.identity_of_key(found.key)
+        if found.modified_ms >= cutoff or _is_needed(identity, needed, inside):
             kept += 1
         else:
-            gone.append(found)
+            # Once, if links lead to it by several keys.
+            gone.setdefault(identity, found)
     _refuse_foreign(table, logged)
-    keys = [found.key for found in gone]
+    keys = [found.key for found in gone.values()]
     if not dry_run:
         phases.begin("Deleting files", main=True)
         for start in range(0, len(keys), _AT_ONCE):
@@ -105,7 +120,7 @@ def vacuum(
         dry_run=dry_run,
         retention_hours=hours,
         files=len(gone),
-        bytes=sum(found.size for found in gone),
+        bytes=sum(found.size for found in gone.values()),
         kept=kept,
         paths=tuple(keys if dry_run else keys[:_AT_ONCE]),
     )
@@ -130,32 +145,35 @@ def _hours(table: Table, least: timedelta, given: float | None, *, allowed: bool
     return given
 
 
-def _needed(table: Table, cutoff: int, tell: Phases) -> set[str]:
-    """The keys of all files that a version from `cutoff` on needs."""
+def _needed(table: Table, places: FilePlaces, cutoff: int, tell: Phases) -> set[str]:
+    """All files that a version of `table` from `cutoff` on needs, as `places` knows them."""
+    own = places if table.location == places.location else FilePlaces(table.location)
     found: set[str] = set()
     for number, (path, vector) in enumerate(table.needed_files(cutoff), start=1):
         if number % _AT_ONCE == 0:
             tell(number)
-        found.add(_key(table.location, path))
+        found.update(places.identities(path, of=own))
         if vector is not None:
-            descriptor = descriptor_of(vector, path)
-            file = descriptor.file_path()
+            file = vector_path(descriptor_of(vector, path))
             if file is not None:
-                # Type p is a URI, as paths are; type u is the key itself.
-                by_path = descriptor.storage_type == "p"
-                found.add(_key(table.location, file) if by_path else file)
+                found.update(places.identities(file, of=own))
     return found
 
 
-def _key(location: str, path: str) -> str:
-    """The key below the location; of a file elsewhere (of a clone's source) its URI, as no key is.
+def _cutoff_of(table: Table, cutoff: int) -> int:
+    """What a clone keeps its versions for is decided by the clone."""
+    retention = TableProperties(table.record.properties).deleted_file_retention
+    return min(cutoff, table.now_ms() - int(retention.total_seconds() * 1000))
 
-    An absolute path may lead back into the table: a clone of its clone has such ones.
-    """
-    if not is_absolute(path):
-        return decode_path(path)
-    here = decode_path(location) if location.startswith("file:") else location
-    return decode_path(normalise_location(absolute_path(location, path))).removeprefix(f"{here}/")
+
+def _folder_inside(places: FilePlaces, other: Table) -> str | None:
+    """The folder of another table that lies in this one, as its files are known; None elsewhere."""
+    key = places.key_of_location(other.location)
+    return f"{key}/" if key else key
+
+
+def _is_needed(identity: str, needed: set[str], inside: Sequence[str]) -> bool:
+    return identity in needed or any(identity.startswith(folder) for folder in inside)
 
 
 def _logged(key: str) -> int:

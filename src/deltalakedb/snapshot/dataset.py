@@ -55,12 +55,12 @@ def dataset_of(snapshot: Snapshot, where: Any = None) -> SnapshotDataset:
 
 def layout_of(snapshot: Snapshot) -> TableLayout:
     """What all files of a snapshot have in common."""
+    table = snapshot.table
     return _layout(
-        snapshot.table.location,
+        TableFiles(table.location, snapshot.storage_options, table.allowed_roots),
         snapshot.schema,
         snapshot.partition_columns,
         TableProperties(snapshot.properties).column_mapping_mode,
-        snapshot.storage_options,
     )
 
 
@@ -72,10 +72,12 @@ def open_dataset(
     partition_columns: Sequence[str] = (),
     column_mapping_mode: str = "none",
     storage_options: Mapping[str, str] | None = None,
+    allowed_roots: Sequence[str] = (),
     row_filter: pc.Expression | None = None,
 ) -> SnapshotDataset:
     """The rows of `files`, which are what `Snapshot.files()` returns.
 
+    `allowed_roots` are where files may lie beside the location (`Table.allowed_roots`).
     `row_filter` is a condition on the columns of the table; rows that do not fulfil it are not
     part of the dataset. Nothing is read before rows are asked for.
     """
@@ -91,19 +93,23 @@ def open_dataset(
             why=f"its columns are: {', '.join(files.column_names)}",
             fix="Pass what Snapshot.files() returns",
         )
-    layout = _layout(location, schema, partition_columns, column_mapping_mode, storage_options)
+    layout = _layout(
+        TableFiles(location, storage_options, allowed_roots),
+        schema,
+        partition_columns,
+        column_mapping_mode,
+    )
     return SnapshotDataset(layout, ListedFiles(files.select(COLUMNS)), row_filter)
 
 
 def _layout(
-    location: str,
+    files: TableFiles,
     schema: StructType,
     partition_columns: Sequence[str],
     column_mapping_mode: str,
-    storage_options: Mapping[str, str] | None,
 ) -> TableLayout:
     names = tuple(schema.field(name).name for name in partition_columns)
-    return TableLayout(TableFiles(location, storage_options), schema, names, column_mapping_mode)
+    return TableLayout(files, schema, names, column_mapping_mode)
 
 
 class SnapshotDataset(pads.UnionDataset):  # type: ignore[misc, unused-ignore]

@@ -4,7 +4,8 @@ Guarantees:
 
 - Local files are read by pyarrow itself; every other store through `obstore`, with its names of
   storage options, in the thread that asks: pyarrow's own threads never call into Python.
-- A path of the log is decoded once. It is relative to the table, or absolute.
+- A path of the log is decoded once. It is relative to the table, or absolute; then it is opened
+  only where files of the table may lie (`storage.file_places`).
 - An error names the table and the file. No secret of the storage options appears in one.
 """
 
@@ -16,17 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from deltalakedb.actions.partition import decode_path
 from deltalakedb.errors import DataFileError, DataFileMissingError
 from deltalakedb.storage import check_options, open_object_store
+from deltalakedb.storage.file_places import FilePlaces
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ABSOLUTE: Final = re.compile(
-    r"(file:(?=/)|[A-Za-z][A-Za-z0-9+.-]*:(?=//))(?://([^/]*))?(.*)", re.DOTALL
-)
-_SAME: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "azure": "az"}
 _SECRET: Final = re.compile(
     r"secret|key|token|password|sas|credential|authorization", re.IGNORECASE
 )
@@ -35,40 +32,39 @@ _SECRET: Final = re.compile(
 class TableFiles:
     """The files of the table at `location` (a URI or a local path)."""
 
-    def __init__(self, location: str, storage_options: Mapping[str, str] | None = None) -> None:
-        self.location = location.rstrip("/") or "/"
+    def __init__(
+        self,
+        location: str,
+        storage_options: Mapping[str, str] | None = None,
+        allowed_roots: Sequence[str] = (),
+    ) -> None:
+        self._places = FilePlaces(location, allowed_roots)
+        self.location = self._places.location
         self._options = check_options(storage_options)
         self._stores: dict[str, Any] = {}
-        match = _ABSOLUTE.fullmatch(self.location)
-        if match is None:
-            self._scheme, self._authority, self._root = "file", "", self.location
-        else:
-            self._scheme = match[1].rstrip(":").lower()
-            self._authority = match[2] or ""
-            self._root = decode_path(match[3]) if self._scheme == "file" else match[3]
 
     def __repr__(self) -> str:
         return f"TableFiles({self.location!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TableFiles, (self.location, self._options)
+        return TableFiles, (self.location, self._options, self._places.allowed_roots)
 
     @property
     def is_local(self) -> bool:
         """Whether the table lies on a disk, and not in an object store."""
-        return self._scheme == "file"
+        return self._places.is_local
 
     def open(self, log_path: str) -> pa.NativeFile | RangeReader:
         """Open what a path of the log names, for reading at any position."""
         from pyarrow.fs import LocalFileSystem
 
-        scheme, authority, path = self._resolve(log_path)
+        place = self._places.resolve(log_path)
         try:
-            if scheme == "file":
-                return LocalFileSystem().open_input_file(path)
-            return RangeReader(self._store(scheme, authority), path.lstrip("/"))
+            if place.scheme == "file":
+                return LocalFileSystem().open_input_file(place.path)
+            return RangeReader(self._store(place.store), place.path.removeprefix("/"))
         except FileNotFoundError as error:
-            raise self._missing(log_path, path) from error
+            raise self._missing(log_path, place.path) from error
         except OSError as error:
             raise self.failed(log_path, error) from None
 
@@ -87,17 +83,7 @@ class TableFiles:
         """Write a path below the table that is not encoded as the log would."""
         return quote(path)
 
-    def _resolve(self, log_path: str) -> tuple[str, str, str]:
-        match = _ABSOLUTE.fullmatch(log_path)
-        if match is not None:
-            return match[1].rstrip(":").lower(), match[2] or "", decode_path(match[3])
-        path = decode_path(log_path)
-        if not path.startswith("/"):
-            path = f"{self._root.rstrip('/')}/{path}"
-        return self._scheme, self._authority, path
-
-    def _store(self, scheme: str, authority: str) -> Any:
-        url = f"{_SAME.get(scheme, scheme)}://{authority}"
+    def _store(self, url: str) -> Any:
         if url not in self._stores:
             self._stores[url] = open_object_store(url, self._options)
         return self._stores[url]

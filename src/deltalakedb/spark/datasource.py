@@ -147,6 +147,7 @@ class ReadPlan:
     partition_columns: tuple[str, ...]
     column_mapping_mode: str
     storage_options: Mapping[str, str]
+    allowed_roots: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> ReadPlan:
@@ -157,6 +158,7 @@ class ReadPlan:
             snapshot.partition_columns,
             TableProperties(snapshot.properties).column_mapping_mode,
             dict(snapshot.storage_options),
+            snapshot.table.allowed_roots,
         )
 
     def at(self, then: Metadata) -> ReadPlan:
@@ -174,6 +176,7 @@ class ReadPlan:
             partition_columns=self.partition_columns,
             column_mapping_mode=self.column_mapping_mode,
             storage_options=self.storage_options,
+            allowed_roots=self.allowed_roots,
         )
         yield from rows.to_batches()
 

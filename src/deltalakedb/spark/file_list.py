@@ -14,19 +14,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from deltalakedb.actions.file_paths import ODD_PATH
 from deltalakedb.spark.paths import hadoop_uri
+from deltalakedb.storage.file_places import FilePlaces
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# What does not lie below the table, and what JSON writes in another way.
-_NEEDS_CARE: Final = r'^/|^file:|://|["\\\x00-\x1f]'
+# What may not lie below the table, and what JSON writes in another way.
+_NEEDS_CARE: Final = ODD_PATH + r'|["\\\x00-\x1f]'
 _BLOCK: Final = 134_217_728
 _AT_ONCE: Final = 100_000
 
 
 @contextmanager
-def spark_file_list(location: str, files: pa.Table) -> Iterator[str]:
+def spark_file_list(places: FilePlaces, files: pa.Table) -> Iterator[str]:
     """The URI of a folder that has these files of a table, for Spark, while the block lasts."""
     folder = Path(tempfile.mkdtemp(prefix="deltalakedb-scan-"))
     try:
@@ -35,7 +37,7 @@ def spark_file_list(location: str, files: pa.Table) -> Iterator[str]:
         with (log / "0").open("wb") as out:
             out.write(b"v1")
             for some in _distinct(files).to_batches(max_chunksize=_AT_ONCE):
-                lines = _lines(location, some).to_pylist()
+                lines = _lines(places, some).to_pylist()
                 out.write("\n".join(["", *lines]).encode())
         yield folder.as_uri()
     finally:
@@ -55,18 +57,21 @@ def _distinct(files: pa.Table) -> pa.Table:
     return files.take(pa.array(seen.values(), pa.int64()))
 
 
-def _lines(location: str, files: pa.RecordBatch) -> pa.Array:
+def _lines(places: FilePlaces, files: pa.RecordBatch) -> pa.Array:
     """A line of JSON for each file. Tables have many: they are made column by column."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     paths = files["path"].cast(pa.string())
     if pc.any(pc.match_substring_regex(paths, _NEEDS_CARE)).as_py():
-        uris = (hadoop_uri(location, path) for path in paths.to_pylist())
+        given = paths.to_pylist()
+        for path in given:
+            places.resolve(path)
+        uris = (hadoop_uri(places.location, path) for path in given)
         paths = pa.array((_escaped(uri) for uri in uris), pa.string())
         before = ""
     else:
-        before = _escaped(hadoop_uri(location, ""))
+        before = _escaped(hadoop_uri(places.location, ""))
     return pc.binary_join_element_wise(
         f'{{"path":"{before}',
         paths,

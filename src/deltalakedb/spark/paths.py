@@ -6,6 +6,8 @@ import unicodedata
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
+from deltalakedb.actions.file_paths import split_uri
+
 # Names of the same store: Hadoop's connector for S3 answers to s3a only.
 _HADOOP: Final = {"s3": "s3a", "s3n": "s3a", "gcs": "gs", "az": "abfss", "azure": "abfss"}
 # What Java leaves as it is in the path of a URI, of ASCII; beyond that all but spaces and controls.
@@ -17,12 +19,14 @@ _NOT_LEGAL: Final = frozenset({"Cc", "Zs", "Zl", "Zp"})
 
 def hadoop_uri(location: str, log_path: str) -> str:
     """The percent-encoded URI of a file of a table, for a file list."""
-    if "://" in log_path or log_path.startswith("file:"):
+    if split_uri(log_path) is not None:
         scheme, _, rest = log_path.partition(":")
         return f"{_HADOOP.get(scheme.lower(), scheme)}:{rest}"
-    if log_path.startswith("/"):
-        return f"file://{log_path}"
     scheme, _, rest = location.partition(":")
+    if log_path.startswith("/"):
+        # In the store that the table lies in.
+        store = rest[: rest.find("/", 2)] if scheme != "file" else "//"
+        return f"{_HADOOP.get(scheme, scheme)}:{store}{log_path}"
     if scheme != "file":
         # Those of object stores are as somebody wrote them.
         rest = quote(unquote(rest), safe="/:@!$&'()*+,;=~")
@@ -32,7 +36,9 @@ def hadoop_uri(location: str, log_path: str) -> str:
 def metadata_path(uri: str) -> str:
     """What `_metadata.file_path` says of the file at a percent-encoded URI."""
     parts = urlsplit(uri)
-    path = java_encoded(unquote(parts.path))
+    # Hadoop's paths have no doubled slashes and no dots in them.
+    segments = [part for part in unquote(parts.path).split("/") if part not in ("", ".")]
+    path = java_encoded("/" + "/".join(segments))
     return f"{parts.scheme}://{parts.netloc}{path}" if parts.netloc else f"{parts.scheme}:{path}"
 
 

@@ -43,6 +43,7 @@ from deltalakedb.spark.file_list import spark_file_list
 from deltalakedb.spark.hadoop import hadoop_options
 from deltalakedb.spark.paths import hadoop_uri, metadata_path
 from deltalakedb.spark.positions import without
+from deltalakedb.storage.file_places import FilePlaces
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -278,7 +279,8 @@ class _Reader:
         if not partitions:
             # Otherwise any folder above the table that is called a=b would give a column.
             reader = reader.option("recursiveFileLookup", "true")
-        with spark_file_list(self._location, files) as folder:
+        places = FilePlaces(self._location, self._snapshot.table.allowed_roots)
+        with spark_file_list(places, files) as folder:
             return reader.parquet(folder)
 
     def _physical_schema(self, partitions: Sequence[StructField]) -> SparkStruct:

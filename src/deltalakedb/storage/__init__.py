@@ -11,7 +11,12 @@ Guarantees:
 - Credentials never appear in an error or a repr.
 """
 
-from deltalakedb.storage.locations import local_path, normalise_location, table_location
+from deltalakedb.storage.locations import (
+    local_path,
+    normalise_location,
+    root_locations,
+    table_location,
+)
 from deltalakedb.storage.opening import check_options, open_object_store
 from deltalakedb.storage.storage import ObjectInfo, Storage, open_storage
 
@@ -23,5 +28,6 @@ __all__ = [
     "normalise_location",
     "open_object_store",
     "open_storage",
+    "root_locations",
     "table_location",
 ]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
+from deltalakedb.actions.file_paths import SAME_STORE
 from deltalakedb.errors import ConfigurationError
 
-# Schemes that name the same store: a table must not be registered under each of them.
-_SAME: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "azure": "az"}
-_SCHEMES: Final = frozenset({"file", "s3", "gs", "az", "abfs", "abfss", *_SAME})
+SCHEMES: Final = frozenset({"file", "s3", "gs", "az", "abfs", "abfss", *SAME_STORE})
+"""The stores that files can be read from."""
 
 
 def normalise_location(location: object) -> str:
@@ -26,10 +27,10 @@ def normalise_location(location: object) -> str:
     if "://" not in text and not text.startswith("file:"):
         return _file_uri(str(Path(text).expanduser()))
     scheme = parts.scheme.lower()
-    if scheme not in _SCHEMES:
+    if scheme not in SCHEMES:
         raise ConfigurationError(
             f"The location {text[:200]!r} has the scheme {scheme!r}, which is not supported",
-            fix=f"Use one of {', '.join(sorted(_SCHEMES))}, or a plain path",
+            fix=f"Use one of {', '.join(sorted(SCHEMES))}, or a plain path",
         )
     if scheme == "file":
         if parts.netloc not in ("", "localhost"):
@@ -42,7 +43,7 @@ def normalise_location(location: object) -> str:
         raise ConfigurationError(
             f"The location {text[:200]!r} names no bucket", fix=f"Write {scheme}://bucket/prefix"
         )
-    return f"{_SAME.get(scheme, scheme)}://{parts.netloc}{parts.path.rstrip('/')}"
+    return f"{SAME_STORE.get(scheme, scheme)}://{parts.netloc}{parts.path.rstrip('/')}"
 
 
 def table_location(location: object) -> str:
@@ -57,6 +58,12 @@ def table_location(location: object) -> str:
             "without %, # and ?",
         )
     return place
+
+
+def root_locations(roots: Iterable[str]) -> tuple[str, ...]:
+    """Locations below which files of a table may lie, each in one spelling, each once."""
+    given = [roots] if isinstance(roots, str) else roots
+    return tuple(dict.fromkeys(map(table_location, given)))
 
 
 def _file_uri(path: str) -> str:

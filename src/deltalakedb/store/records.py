@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,6 +33,8 @@ class TableRecord:
     updated_at: int
     plan: str | None = None
     """The planned columns that the keys of its files were made by (see actions.planning)."""
+    allowed_roots: tuple[str, ...] = ()
+    """Where files of the table may lie beside its location."""
 
     def to_row(self) -> Row:
         """The row of dl_tables."""
@@ -46,12 +48,14 @@ class TableRecord:
             self.created_at,
             self.updated_at,
             self.plan,
+            roots_text(self.allowed_roots),
         )
 
     @classmethod
     def from_row(cls, row: Row, session: Session) -> TableRecord:
         """The inverse of `to_row`, for what a query on dl_tables gives back."""
-        table_id, name, location, reader, writer, properties, created_at, updated_at, plan = row
+        table_id, name, location, reader, writer, properties, created_at, updated_at, *rest = row
+        plan, roots = rest
         decode = session.decode_text
         return cls(
             table_id=table_id,
@@ -63,7 +67,13 @@ class TableRecord:
             created_at=created_at,
             updated_at=updated_at,
             plan=None if plan is None else decode(plan),
+            allowed_roots=() if roots is None else tuple(json.loads(decode(roots))),
         )
+
+
+def roots_text(roots: Sequence[str]) -> str | None:
+    """Allowed roots as dl_tables has them."""
+    return json.dumps(list(roots)) if roots else None
 
 
 class Counts(NamedTuple):

@@ -49,7 +49,7 @@ def _relation(name: str, columns: str) -> Relation:
 TABLES = _relation(
     "dl_tables",
     "table_id:uuid name:text location:text protocol_min_reader:int protocol_min_writer:int "
-    "properties:map created_at:int updated_at:int plan:text",
+    "properties:map created_at:int updated_at:int plan:text allowed_roots:text",
 )
 HEADS = _relation("dl_table_heads", "table_id:uuid current_version:int")
 VERSIONS = _relation(

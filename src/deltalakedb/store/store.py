@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Self
@@ -22,9 +23,16 @@ from deltalakedb.actions.planning import Plan, plan_of, plan_text
 from deltalakedb.clock import Clock, SystemClock
 from deltalakedb.errors import CorruptCatalogError
 from deltalakedb.storage import check_options
+from deltalakedb.store.exports import gone
 from deltalakedb.store.migrate import Migrator
 from deltalakedb.store.queries import rewrite
-from deltalakedb.store.records import ActiveFilesProblem, Payload, TableRecord, VersionRecord
+from deltalakedb.store.records import (
+    ActiveFilesProblem,
+    Payload,
+    TableRecord,
+    VersionRecord,
+    roots_text,
+)
 from deltalakedb.store.relations import (
     ACTION_RELATIONS,
     ACTIVE_FILES,
@@ -334,6 +342,21 @@ class Store:
             updated_at=updated_at,
             plan=plan_text(plan),
         )
+
+    def allow_roots(
+        self, session: Session, table: TableRecord, roots: Iterable[str]
+    ) -> TableRecord:
+        """Let files of a table lie below more locations; its record with all of them."""
+        self.lock_head(session, table.table_id)
+        known = _table(session, session.one("table_by_id", table_id=table.table_id))
+        if known is None:
+            raise gone(session, table)
+        allowed = tuple(dict.fromkeys((*known.allowed_roots, *roots)))
+        if allowed != known.allowed_roots:
+            session.changed(
+                "set_allowed_roots", table_id=table.table_id, allowed_roots=roots_text(allowed)
+            )
+        return replace(known, allowed_roots=allowed)
 
     def replan(self, session: Session, table_id: str, plan: Plan) -> None:
         """Make the keys of every file of a table anew, a page at a time."""

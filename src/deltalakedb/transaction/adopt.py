@@ -13,10 +13,9 @@ Guarantees:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
-from urllib.parse import quote, unquote
 
 from deltalakedb.actions import (
     Action,
@@ -27,6 +26,7 @@ from deltalakedb.actions import (
     parse_commit,
 )
 from deltalakedb.actions.features import FEATURES, check_readable, required_features
+from deltalakedb.actions.file_paths import spellings
 from deltalakedb.deltalog.fetch import Spool
 from deltalakedb.deltalog.listing import LogFile, sort_log
 from deltalakedb.deltalog.names import LOG, commit_key
@@ -42,6 +42,7 @@ from deltalakedb.store import mirror as queue
 from deltalakedb.store.exports import gone
 from deltalakedb.transaction.facts import CONSTRAINT_RULES, facts_of
 from deltalakedb.transaction.rules import check_live_files, validate_commit
+from deltalakedb.transaction.rules_files import check_places
 from deltalakedb.transaction.state import TableState, load_state
 from deltalakedb.transaction.summary import Summary
 
@@ -228,6 +229,7 @@ def _adopt_one(
     live, actions = _spelled(store, session, table, given)
     summary = Summary(action for action in actions if not isinstance(action, UnknownAction))
     _check_rules(summary, actions, live, state)
+    check_places(summary.adds, summary.removes, table)
     after_metadata = summary.metadata or state.metadata
     after_protocol = summary.protocol or state.protocol
     facts = facts_of(after_metadata, after_protocol)
@@ -293,7 +295,7 @@ def _spelled(
     """
     paths = [action.path for action in actions if isinstance(action, (AddFile, RemoveFile))]
     live = store.live_among(
-        session, table.table_id, [way for path in paths for way in _spellings(path)]
+        session, table.table_id, [way for path in paths for way in spellings(path)]
     )
     known = {file_key_of(path, dv_id): path for path, dv_id in live}
     spelled: list[Action] = []
@@ -305,14 +307,6 @@ def _spelled(
             spelled.append(action)
     touched = {a.path for a in spelled if isinstance(a, (AddFile, RemoveFile))}
     return {key: size for key, size in live.items() if key[0] in touched}, spelled
-
-
-def _spellings(path: str) -> Iterator[str]:
-    decoded = unquote(path)
-    yield path
-    yield decoded
-    yield quote(decoded, safe="/=")
-    yield quote(decoded, safe="/=:+-_.~!*'(),;@&$")
 
 
 # --- rules --------------------------------------------------------------------------------

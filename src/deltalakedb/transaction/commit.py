@@ -50,12 +50,13 @@ from deltalakedb.transaction.facts import facts_of
 from deltalakedb.transaction.finish import commit_info, commit_info_text, finish_actions
 from deltalakedb.transaction.retry import RetryPolicy
 from deltalakedb.transaction.rules import check_live_files, validate_commit
+from deltalakedb.transaction.rules_files import check_places, check_spellings, other_spellings
 from deltalakedb.transaction.state import TableState
 from deltalakedb.transaction.summary import Summary
 from deltalakedb.transaction.winners import load_winners
 
 if TYPE_CHECKING:
-    from deltalakedb.store import Store
+    from deltalakedb.store import Store, TableRecord
     from deltalakedb.store.dialect import Session
 
 # More winners than this are read before the head is taken, so that others need not wait.
@@ -138,6 +139,7 @@ class Committer:
             allow_feature_drop=change.allow_feature_drop,
             enforced=change.enforced,
         )
+        check_places(summary.adds, summary.removes, change.table)
         level = IsolationLevel.SERIALIZABLE if base is None else isolation_of(base.metadata)
         attempt = Attempt(change.read, summary, level)
         return _Work(change, base, summary, attempt, serialise_commit(change.actions))
@@ -485,11 +487,7 @@ class Committer:
         )
         info_text = commit_info_text(info, change)
         data = b'{"commitInfo":%b}\n%b' % (info_text.encode(), body)
-        live = self._store.live_among(
-            session,
-            work.table_id,
-            [file.path for files in (summary.adds, summary.removes) for file in files],
-        )
+        live = self._live(session, change.table, summary)
         if live or summary.removes:
             check_live_files(actions, live)
         counts, closing = account(after.counts, actions, live, num_others=1)
@@ -520,6 +518,19 @@ class Committer:
             self._update_registry(session, change, summary, after, now)
         work.written = record
         work.after = after._replace(counts=counts)
+
+    def _live(
+        self, session: Session, table: TableRecord, summary: Summary
+    ) -> dict[tuple[str, str], int]:
+        """The live files that a commit touches; none of them may be added under another path."""
+        paths = [file.path for files in (summary.adds, summary.removes) for file in files]
+        others = other_spellings(summary.adds, table)
+        live = self._store.live_among(session, table.table_id, [*paths, *others])
+        if not others:
+            return live
+        check_spellings(live, summary.removes, others)
+        touched = set(paths)
+        return {file: size for file, size in live.items() if file[0] in touched}
 
     def _update_registry(
         self, session: Session, change: Change, summary: Summary, after: TableState, now: int

@@ -101,7 +101,7 @@ def validate_commit(
     if commit.domains:
         _check_domains(commit.domains.values(), facts)
     check_each_path_once(commit.adds, commit.removes)
-    check_adds(commit.adds, facts)
+    check_adds(commit.adds, facts, commit.removes)
     if commit.removes:
         was_append_only = not first and _append_only(metadata, protocol)
         check_removes(commit.removes, append_only=facts.append_only or was_append_only)

@@ -6,25 +6,31 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
+from deltalakedb.actions.file_paths import check_segments, file_key, spellings
 from deltalakedb.actions.partition import (
     NULL_DIRECTORY,
     decode_partition_value,
-    decode_path,
     encode_partition_value,
 )
 from deltalakedb.actions.schema import DecimalType
 from deltalakedb.actions.values import Action, AddFile, CdcFile, RemoveFile
-from deltalakedb.errors import CommitRejectedError, DeltaLakeDbError
+from deltalakedb.errors import CommitRejectedError, DeltaLakeDbError, PathNotAllowedError
+from deltalakedb.storage.file_places import FilePlaces
 from deltalakedb.transaction.facts import PartitionColumn, TableFacts
 from deltalakedb.transaction.rulebook import Rule, reject, reject_for
 
+if TYPE_CHECKING:
+    from deltalakedb.store import TableRecord
+
 _CHANGE_DATA: Final = "_change_data/"
 _RESERVED: Final = ("_delta_log/", _CHANGE_DATA)
-_DOTS: Final = frozenset({".", ".."})
 # Statistics as most writers put them: the count comes first, and nothing else needs a look.
 _COUNT_FIRST: Final = re.compile(r'\{"numRecords":\s?(\d{1,18})[,}]', re.ASCII).match
+
+# What every writer spells alike.
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_\-./=]*").fullmatch
 
 _File = TypeVar("_File", AddFile, RemoveFile)
 
@@ -58,11 +64,11 @@ def check_each_path_once(adds: Sequence[AddFile], removes: Sequence[RemoveFile])
 
 
 def _by_file(files: Sequence[_File], rule: Rule, verb: str) -> dict[str, _File]:
-    found = {_file_key(file.path): file for file in files}
+    found = {file_key(file.path): file for file in files}
     if len(found) == len(files):
         return found
-    twice = next(file for file in files if found[_file_key(file.path)] is not file)
-    other = found[_file_key(twice.path)].path
+    twice = next(file for file in files if found[file_key(file.path)] is not file)
+    other = found[file_key(twice.path)].path
     spelled = "" if other == twice.path else f" (also written {other!r})"
     raise reject(
         rule,
@@ -72,23 +78,14 @@ def _by_file(files: Sequence[_File], rule: Rule, verb: str) -> dict[str, _File]:
     )
 
 
-def _file_key(path: str) -> str:
-    """The file that a path names: two spellings of one file are one file."""
-    if "%" not in path:
-        return path
+def _check_path(path: str) -> None:
     try:
-        return decode_path(path)
+        check_segments(path, strictly=True)
     except DeltaLakeDbError as error:
         raise reject_for(Rule.PATH, error) from error
-
-
-def _check_path(path: str) -> None:
-    decoded = _file_key(path)
-    if not path or path.startswith("/"):
+    if path.startswith("/"):
         why = "engines disagree on what a leading slash is relative to"
-    elif not _DOTS.isdisjoint(decoded.split("/")):
-        why = "a segment '.' or '..' names one file in two ways, or one outside the table"
-    elif decoded.startswith(_RESERVED):
+    elif file_key(path).startswith(_RESERVED):
         why = "that directory is not for data files"
     else:
         return
@@ -96,14 +93,42 @@ def _check_path(path: str) -> None:
         Rule.PATH,
         f"The path {path!r} cannot be added",
         why=why,
-        fix="Write it relative to the table, without dots, or as an absolute URI with its scheme",
+        fix="Write it relative to the table, or as an absolute URI with its scheme",
     )
+
+
+def check_places(
+    adds: Iterable[AddFile], removes: Iterable[RemoveFile], table: TableRecord
+) -> None:
+    """Added files lie below their table, or where its operator has allowed it.
+
+    A path that is removed too only gets another deletion vector: the table has it already.
+    """
+    odd = [
+        add
+        for add in adds
+        if add.deletion_vector is not None or ":/" in add.path or add.path[:1] == "/"
+    ]
+    if not odd:
+        return
+    places = FilePlaces(table.location, table.allowed_roots)
+    known = {remove.path for remove in removes}
+    for add in odd:
+        try:
+            if add.path not in known:
+                places.check_new(add.path)
+            if add.deletion_vector is not None:
+                places.check_vector(add.deletion_vector)
+        except PathNotAllowedError as error:
+            raise reject_for(Rule.PATH, error) from error
 
 
 # --- added files --------------------------------------------------------------------------
 
 
-def check_adds(adds: Iterable[AddFile], facts: TableFacts) -> None:
+def check_adds(
+    adds: Iterable[AddFile], facts: TableFacts, removes: Collection[RemoveFile] = ()
+) -> None:
     """Paths, numbers, partition values, statistics and deletion vectors of added files.
 
     Each line here runs for every file of a large commit: what is rare is left to a function.
@@ -112,9 +137,15 @@ def check_adds(adds: Iterable[AddFile], facts: TableFacts) -> None:
     expected = partitions.keys()
     sound: set[tuple[tuple[str, str | None], ...]] = set()
     needs_records = facts.needs_records
+    # A path that is removed too is in the table already, however it is spelled.
+    known = {remove.path for remove in removes}
+    odd_first = ("", "/", ".", "_")
     for add in adds:
         path = add.path
-        if path[:1] in ("", "/", ".", "_") or "/." in path or "%2" in path:
+        if path[:1] in odd_first or "/." in path or "//" in path or "%2" in path or ":/" in path:
+            if path not in known:
+                _check_path(path)
+        elif "%" in path or path[-1] == "/":
             _check_path(path)
         if add.size < 0 or add.modification_time < 0:
             raise _negative("add", path, {"size": add.size, "time": add.modification_time})
@@ -326,8 +357,8 @@ def check_cdc_files(cdc_files: Sequence[CdcFile], facts: TableFacts) -> None:
             why = "files of changes lie under _change_data/"
         elif file.data_change:
             why = "dataChange is true, but the file is not part of the table"
-        elif not _DOTS.isdisjoint(_file_key(file.path).split("/")):
-            why = "a segment '.' or '..' may lead elsewhere"
+        else:
+            why = _segment_problem(file.path)
         if why:
             raise reject(
                 Rule.CHANGE_DATA,
@@ -340,6 +371,14 @@ def check_cdc_files(cdc_files: Sequence[CdcFile], facts: TableFacts) -> None:
             raise _negative("cdc", file.path, {"size": file.size})
         if file.partition_values.keys() != facts.partitions.keys():
             raise _wrong_partitions(file.path, file.partition_values, facts.partitions)
+
+
+def _segment_problem(path: str) -> str:
+    try:
+        check_segments(path, strictly=True)
+    except DeltaLakeDbError as error:
+        return error.why
+    return ""
 
 
 # --- against the live files ---------------------------------------------------------------
@@ -374,6 +413,45 @@ def check_live_files(actions: Iterable[Action], live: Collection[tuple[str, str]
                 f"The file {add.path!r} cannot be added with {_vector(add.dv_id)}",
                 why=f"it is live with {_vector(min(others))}, and would be in the table twice",
                 fix="Remove that in the same commit",
+            )
+
+
+def other_spellings(adds: Iterable[AddFile], table: TableRecord) -> dict[str, str]:
+    """Other ways to write the paths of added files, each with the path that was given.
+
+    A table whose own location is among its allowed roots has absolute paths to its own files.
+    """
+    location = table.location if table.location in table.allowed_roots else None
+    found: dict[str, str] = {}
+    for add in adds:
+        path = add.path
+        if location is None and _PLAIN(path):
+            continue
+        for spelled in spellings(path, location):
+            if spelled != path:
+                found[spelled] = path
+    return found
+
+
+def check_spellings(
+    live: Iterable[tuple[str, str]],
+    removes: Iterable[RemoveFile],
+    others: Mapping[str, str],
+) -> None:
+    """No file is added that is live under another spelling of its path."""
+    removed: set[tuple[str, str]] | None = None
+    for path, dv_id in live:
+        given = others.get(path)
+        if given is None:
+            continue
+        if removed is None:
+            removed = {(remove.path, remove.dv_id) for remove in removes}
+        if (path, dv_id) not in removed:
+            raise reject(
+                Rule.ONE_LIVE,
+                f"The file {given!r} cannot be added",
+                why=f"it is live as {path!r}, and would be in the table twice",
+                fix="Use the path that the table has for it",
             )
 
 

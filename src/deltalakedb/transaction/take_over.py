@@ -23,8 +23,9 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-from deltalakedb.actions import Action, CommitInfo, Metadata, Protocol, parse_commit
+from deltalakedb.actions import Action, CdcFile, CommitInfo, Metadata, Protocol, parse_commit
 from deltalakedb.actions.features import check_readable
+from deltalakedb.actions.file_paths import ODD_PATH, is_absolute
 from deltalakedb.actions.planning import Plan, plan_of, plan_text
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.deltalog.fetch import Spool
@@ -42,10 +43,13 @@ from deltalakedb.errors import (
     InvalidActionError,
     InvalidLogError,
     InvalidSchemaError,
+    PathNotAllowedError,
     TableExistsError,
     UnsupportedFeatureError,
 )
 from deltalakedb.progress import Phases, Progress
+from deltalakedb.snapshot.data_files import descriptor_of
+from deltalakedb.storage.file_places import FilePlaces
 from deltalakedb.store import TableRecord
 from deltalakedb.store.bulk import HistoryWriter, live_files, live_totals
 from deltalakedb.transaction.change_table import check_name
@@ -77,6 +81,8 @@ STAGE_FROM: Final = 10_000
 """From how many commits on an import is written in stages."""
 _LARGE: Final = 512 * 1024 * 1024
 _STAGE_PIECES: Final = 8
+# The deletion vectors whose files may lie elsewhere, as JSON.
+_ODD_VECTOR: Final = r'"storageType": ?"p"|"pathOrInlineDv": ?"/|\.\.'
 _NOTHING = Sums(0, 0, 0, 0, 0, 0)
 
 
@@ -100,12 +106,14 @@ class _Import:
     phases: Phases
     table_id: str
     writer: HistoryWriter
+    places: FilePlaces
     tally: Tally = field(default_factory=Tally)
     protocol: Protocol | None = None
     metadata: Metadata | None = None
     versions: list[_Version] = field(default_factory=list)
     begun: Sums = _NOTHING
     plan: Plan = ()
+    has_own_uris: bool = False
     pages: Pages | None = None
     write_pages: Callable[[TableRecord], None] | None = None
 
@@ -207,6 +215,7 @@ class _Import:
 
     def _apply(self, piece: Piece) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """Replay a piece; its files, spelled as the live files are."""
+        self._check_places(piece)
         sums, adds, removes = self.tally.apply(
             piece.spans, _files(piece.adds), _files(piece.removes)
         )
@@ -224,6 +233,29 @@ class _Import:
         # What was read stays until the end, and has no cycles: nobody need look for any in it.
         gc.freeze()
         return respelled
+
+    def _check_places(self, piece: Piece) -> None:
+        """Refuse files that the log names, and that may not be the table's."""
+        import pyarrow.compute as pc
+
+        places = self.places
+        paths = piece.adds["path"]
+        odd = paths.filter(pc.match_substring_regex(paths, ODD_PATH)).to_pylist()
+        for _, actions in piece.others:
+            odd += [action.path for action in actions if isinstance(action, CdcFile)]
+        for path in odd:
+            place = places.resolve(path)
+            if not places.is_local and "//" in place.path:
+                raise PathNotAllowedError(
+                    f"The file {path[:200]!r} cannot be read",
+                    why="it is a key with an empty segment, which engines read as another key",
+                    fix="Copy the file to another key, and correct the log entry",
+                )
+            self.has_own_uris |= is_absolute(path) and places.is_own(place)
+        vectors = piece.adds["deletion_vector"]
+        elsewhere = vectors.filter(pc.match_substring_regex(vectors, _ODD_VECTOR))
+        for text in elsewhere.drop_null().to_pylist():
+            places.check_vector(descriptor_of(text, "a file"))
 
     def _control(self, action: Action) -> None:
         if isinstance(action, Protocol):
@@ -289,6 +321,7 @@ class _Import:
             created_at=now,
             updated_at=now,
             plan=plan_text(plan),
+            allowed_roots=self._allowed_roots(),
         )
         self.store.register(session, record)
         # The registry repeats more of the metadata than a new record has.
@@ -298,6 +331,11 @@ class _Import:
         self.writer.finish(self.store, session, self.versions[-1].commit.version, plan)
         self._verify(session)
         return record
+
+    def _allowed_roots(self) -> tuple[str, ...]:
+        """Where files may lie; the location itself says that the log has absolute paths to it."""
+        own = (self.location,) if self.has_own_uris else ()
+        return tuple(dict.fromkeys((*self.places.allowed_roots, *own)))
 
     # --- checks ---------------------------------------------------------------------------
 
@@ -363,8 +401,11 @@ def take_over(
     pages: Pages | None = None,
     stage_from: int = STAGE_FROM,
     parser: Parser | None = None,
+    allowed_roots: Sequence[str] = (),
 ) -> TableRecord:
     """Import the Delta table at `storage` under `name`; its record in the registry.
+
+    `allowed_roots` are locations beside its own that its files may lie in.
 
     A log of `stage_from` commits or more is written in stages, and so is a very large one. Without
     `parser` its commits are parsed here.
@@ -385,7 +426,10 @@ def take_over(
         stages = Stages(store, location, plan, table_id, there)
         large = sum(file.size for file in plan.commits) > _LARGE or len(plan.commits) >= stage_from
         with HistoryWriter(table_id) as writer:
-            work = _Import(store, history, name, location, phases, table_id, writer, pages=pages)
+            places = FilePlaces(location, allowed_roots)
+            work = _Import(
+                store, history, name, location, phases, table_id, writer, places, pages=pages
+            )
             try:
                 with _parser(work, storage, parser) as parse:
                     record = _run(work, parse, stages if there or large else None)
@@ -435,7 +479,12 @@ def _run(work: _Import, parse: Parser, stages: Stages | None) -> TableRecord:
         raise InvalidLogError(
             f"The log of {location} is damaged: {error.what}", why=error.why, fix=error.fix
         ) from error
-    except (InvalidLogError, UnsupportedFeatureError, CorruptCatalogError):
+    except (
+        InvalidLogError,
+        PathNotAllowedError,
+        UnsupportedFeatureError,
+        CorruptCatalogError,
+    ):
         _undo(store, stages)
         raise
 

@@ -35,7 +35,7 @@ def as_bucket(files: TableFiles, folder: Path) -> TableFiles:
 def every_way(folder: Path) -> dict[str, tuple[TableFiles, str]]:
     uri = folder.as_uri()
     path = quote(ODD)
-    elsewhere = TableFiles("/elsewhere")
+    elsewhere = TableFiles("/elsewhere", None, [uri])
     return {
         "relative": (TableFiles(uri), path),
         "plain location": (TableFiles(str(folder)), path),
@@ -46,7 +46,7 @@ def every_way(folder: Path) -> dict[str, tuple[TableFiles, str]]:
         "object store": (as_bucket(TableFiles("s3://bucket"), folder), path),
         "object store, s3a": (as_bucket(TableFiles("s3a://bucket"), folder), path),
         "object store, absolute": (
-            as_bucket(TableFiles("s3://other/table"), folder),
+            as_bucket(TableFiles("s3://other/table", None, ["s3://bucket"]), folder),
             f"s3://bucket/{path}",
         ),
     }

@@ -21,12 +21,12 @@ DELETE FROM dl_schema_migrations WHERE version = :version;
 
 -- name: table_by_name
 SELECT table_id, name, location, protocol_min_reader, protocol_min_writer, properties,
-       created_at, updated_at, plan
+       created_at, updated_at, plan, allowed_roots
 FROM dl_tables WHERE name = :name;
 
 -- name: table_by_location
 SELECT table_id, name, location, protocol_min_reader, protocol_min_writer, properties,
-       created_at, updated_at, plan
+       created_at, updated_at, plan, allowed_roots
 FROM dl_tables WHERE location = :location;
 
 -- name: exported_by_id
@@ -41,12 +41,12 @@ ORDER BY exported_at DESC, version DESC, table_id LIMIT 1;
 
 -- name: table_by_id
 SELECT table_id, name, location, protocol_min_reader, protocol_min_writer, properties,
-       created_at, updated_at, plan
+       created_at, updated_at, plan, allowed_roots
 FROM dl_tables WHERE table_id = :table_id;
 
 -- name: all_tables
 SELECT table_id, name, location, protocol_min_reader, protocol_min_writer, properties,
-       created_at, updated_at, plan
+       created_at, updated_at, plan, allowed_roots
 FROM dl_tables ORDER BY name;
 
 -- name: update_table
@@ -272,6 +272,9 @@ SELECT plan FROM dl_tables WHERE table_id = :table_id;
 
 -- name: set_plan
 UPDATE dl_tables SET plan = :plan WHERE table_id = :table_id;
+
+-- name: set_allowed_roots
+UPDATE dl_tables SET allowed_roots = :allowed_roots WHERE table_id = :table_id;
 
 -- name: files_to_plan
 -- A page of files, live or not, with what their keys are made of.

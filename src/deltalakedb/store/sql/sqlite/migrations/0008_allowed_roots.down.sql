@@ -1,0 +1,1 @@
+ALTER TABLE dl_tables DROP COLUMN allowed_roots;
