@@ -299,7 +299,7 @@ def in_use(lake: Lake) -> int:
     pools = [dialect._listings]
     if lake.store.dialect.engine == "postgres" and dialect._arrow is not None:
         pools.append(dialect._arrow._pool)
-    return sum(len(pool._used) for pool in pools)
+    return sum(pool.in_use for pool in pools)
 
 
 WHERE = pytest.mark.parametrize("where", [None, "id >= 0 or id is null"], ids=["all", "where"])

@@ -31,7 +31,10 @@ class Background:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._changed = threading.Condition()
+        # Held by itself: an interrupt can come between the two halves of entering a condition.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._drained: list[threading.Lock] = []
         self._jobs: dict[Hashable, Job] = {}
         self._thread: threading.Thread | None = None
         self._busy = False
@@ -39,7 +42,7 @@ class Background:
 
     def put(self, job: Job) -> None:
         """Have a job done; after `close()` only what is due at once."""
-        with self._changed:
+        with self._lock:
             if self._closed and job.due > 0:
                 return
             if self._is_running() or self._start():
@@ -55,17 +58,22 @@ class Background:
 
     def drain(self) -> None:
         """Wait until every job that is due at once is done."""
-        with self._changed:
-            while self._busy or any(job.due == 0 for job in self._jobs.values()):
-                self._changed.wait(_IDLE_SECONDS)
+        while True:
+            with self._lock:
+                if not self._busy and not any(job.due == 0 for job in self._jobs.values()):
+                    return
+                bell = threading.Lock()
+                bell.acquire()
+                self._drained.append(bell)
+            bell.acquire(timeout=_IDLE_SECONDS)
 
     def close(self) -> None:
         """Do what is due, drop the rest, and end the thread."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             thread = self._thread
             self._changed.notify_all()
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             thread.join()
 
     def _is_running(self) -> bool:
@@ -82,7 +90,7 @@ class Background:
     def _run(self) -> None:
         idle_since = time.monotonic()
         while True:
-            with self._changed:
+            with self._lock:
                 job = self._next()
                 if job is None:
                     if self._is_over(idle_since):
@@ -94,9 +102,10 @@ class Background:
             try:
                 job.work()
             finally:
-                with self._changed:
+                with self._lock:
                     self._busy = False
-                    self._changed.notify_all()
+                    while self._drained:
+                        self._drained.pop().release()
             idle_since = time.monotonic()
 
     def _next(self) -> Job | None:

@@ -70,6 +70,7 @@ class Sink(ABC):
     """A file that is written from its beginning to its end; pyarrow writes to it."""
 
     closed = False
+    _abandoned = False
 
     def __init__(self) -> None:
         self._position = 0
@@ -80,7 +81,9 @@ class Sink(ABC):
 
     def write(self, data: Any) -> int:
         """Add bytes."""
-        self._write(data)
+        # A writer of pyarrow that is collected unfinished still writes its footer.
+        if not self._abandoned:
+            self._write(data)
         self._position += len(data)
         return len(data)
 
@@ -95,6 +98,7 @@ class Sink(ABC):
 
     def abandon(self) -> None:
         """Leave it unfinished."""
+        self._abandoned = True
         if not self.closed:
             self.closed = True
             self._drop()

@@ -10,21 +10,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from deltalakedb.actions.planning import SLOTS
+from deltalakedb.store.pool import C, Pool
 from deltalakedb.store.queries import load_queries, rewrite
 from deltalakedb.store.relations import Relation
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from deltalakedb.errors import DeltaLakeDbError
     from deltalakedb.store.arrow import FileQuery
     from deltalakedb.store.url import CatalogUrl, Engine
 
 Row = tuple[Any, ...]
 T = TypeVar("T")
+S = TypeVar("S", bound="Session")
 
 
 class Translating:
@@ -35,7 +36,11 @@ class Translating:
 
     __slots__ = ("_kind", "_translate")
 
-    def __init__(self, kind: type[Exception], translate: Callable[[Any], DeltaLakeDbError]) -> None:
+    def __init__(
+        self,
+        kind: type[Exception] | tuple[type[Exception], ...],
+        translate: Callable[[Any], BaseException],
+    ) -> None:
         self._kind = kind
         self._translate = translate
 
@@ -194,6 +199,69 @@ class Session(ABC):
     def decode_text(self, text: str) -> str:
         """The inverse of `encode_text`."""
         return text
+
+
+class Transaction(ABC, Generic[C, S]):
+    """One transaction on a connection of a pool: committed on success, else rolled back.
+
+    After an interrupt its connection is closed: the driver may have been in the middle of anything.
+    It is a class, because a generator would cost every commit more, and because the pool takes a
+    connection back whose transaction is collected.
+    """
+
+    __slots__ = ("__weakref__", "_connection", "_pool")
+
+    def __init__(self, pool: Pool[C]) -> None:
+        self._pool = pool
+        self._connection: C
+
+    def __enter__(self) -> S:
+        try:
+            return self._begun()
+        except Exception:
+            self._pool.release(self)
+            raise
+        except BaseException:
+            self._pool.discard(self)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _traceback: object
+    ) -> None:
+        is_known = False
+        try:
+            if kind is None:
+                self._commit()
+                is_known = True
+            elif issubclass(kind, (Exception, GeneratorExit)):
+                self._rollback()
+                is_known = True
+        except Exception:
+            is_known = True
+            raise
+        finally:
+            if is_known:
+                self._pool.release(self)
+            else:
+                self._pool.discard(self)
+        if error is not None:
+            self._translate(error)
+
+    @abstractmethod
+    def _begun(self) -> S:
+        """A session on a connection of the pool, whose transaction has begun."""
+
+    @abstractmethod
+    def _commit(self) -> None:
+        """Commit, or end the transaction and raise one of our errors."""
+
+    @abstractmethod
+    def _rollback(self) -> None:
+        """End the transaction; raises nothing: the pool closes a connection that is not idle."""
+
+    @abstractmethod
+    def _translate(self, error: BaseException) -> None:
+        """Raise one of our errors in the place of the driver's."""
 
 
 class Dialect(ABC):

@@ -17,8 +17,9 @@ import os
 import shutil
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -38,7 +39,15 @@ from deltalakedb.errors import (
     TransactionAbortedError,
 )
 from deltalakedb.store.arrow import as_schema, schema_of
-from deltalakedb.store.dialect import KEY_PARAMETERS, Dialect, Row, Session, Translated, Translating
+from deltalakedb.store.dialect import (
+    KEY_PARAMETERS,
+    Dialect,
+    Row,
+    Session,
+    Transaction,
+    Translated,
+    Translating,
+)
 from deltalakedb.store.pool import Pool
 from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import METADATA_UPDATES, PROTOCOL_UPDATES, Kind, Relation
@@ -70,27 +79,37 @@ _LITTLE = 1024 * 1024
 _ONE_PROCESS = "A DuckDB file can be open in one process only"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class _Instance:
     """The database instance that all catalogs of this process on one file share."""
 
     connection: duckdb.DuckDBPyConnection
-    users: int = 0
-    writer: threading.Lock = field(default_factory=threading.Lock)
+    users: weakref.WeakSet[DuckdbDialect] = field(default_factory=weakref.WeakSet)
+    turns: Pool[object] = field(
+        default_factory=lambda: Pool(
+            object, close=lambda _: None, alive=lambda _: True, size=1, timeout=0
+        )
+    )
+    """The turn to write: a pool with one place, which an interrupt cannot lose."""
 
 
 _Key = tuple[int, str]
 
 
 class _Instances:
-    """The open files of this process. Waiting for one file holds up nobody else's."""
+    """The open files of this process. Waiting for one file holds up nobody else's.
+
+    Only their users keep them: a file whose users were collected is closed.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: dict[_Key, _Instance] = {}
+        self._open: weakref.WeakValueDictionary[_Key, _Instance] = weakref.WeakValueDictionary()
         self._turns: dict[_Key, threading.Lock] = {}
 
-    def take(self, key: _Key, connect: Callable[[], duckdb.DuckDBPyConnection]) -> _Instance:
+    def take(
+        self, key: _Key, user: DuckdbDialect, connect: Callable[[], duckdb.DuckDBPyConnection]
+    ) -> _Instance:
         """The instance of a file, opened by `connect` if it is not open yet."""
         with self._turn(key):
             with self._lock:
@@ -98,19 +117,19 @@ class _Instances:
             if instance is None:
                 instance = _Instance(connect())
             with self._lock:
+                instance.users.add(user)
                 self._open[key] = instance
-                instance.users += 1
             return instance
 
-    def give_back(self, key: _Key) -> None:
-        """Close the file when its last user has gone."""
+    def give_back(self, key: _Key, user: DuckdbDialect, instance: _Instance) -> None:
+        """Close the file when its last user has gone; it may be given back twice."""
         with self._turn(key):
             with self._lock:
-                instance = self._open[key]
-                instance.users -= 1
+                instance.users.discard(user)
                 if instance.users:
                     return
-                del self._open[key]
+                if self._open.get(key) is instance:
+                    del self._open[key]
             instance.connection.close()
 
     def _turn(self, key: _Key) -> threading.Lock:
@@ -121,7 +140,7 @@ class _Instances:
         """What was locked stays with the other process; so do its open files, by their key."""
         self._lock = threading.Lock()
         self._turns = {}
-        for instance in self._open.values():
+        for instance in list(self._open.values()):
             # Never freed here, not even at exit: that would wait for threads of the other process.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(instance.connection))
 
@@ -325,6 +344,76 @@ def _as_arrow(relation: Relation, rows: Sequence[Row]) -> pa.Table:
     return pa.Table.from_arrays(arrays, names=list(relation.columns))
 
 
+class _Transaction(Transaction[duckdb.DuckDBPyConnection, DuckdbSession]):
+    """A transaction; one that writes waits for its turn first."""
+
+    __slots__ = ("_translating", "_turns", "_url")
+
+    def __init__(
+        self,
+        pool: Pool[duckdb.DuckDBPyConnection],
+        url: CatalogUrl,
+        translating: Translating,
+        turns: Pool[object] | None,
+    ) -> None:
+        super().__init__(pool)
+        self._url = url
+        self._translating = translating
+        self._turns = turns
+
+    def _begun(self) -> DuckdbSession:
+        try:
+            self._take_turn()
+            connection = self._connection = self._pool.acquire(self)
+            translating = self._translating
+            with translating:
+                connection.execute("BEGIN TRANSACTION")
+            # A session must not keep its transaction: the pool waits for that to be collected.
+            return DuckdbSession(connection, lambda: translating)
+        except BaseException:
+            self._end_turn()
+            raise
+
+    def _take_turn(self) -> None:
+        if self._turns is None:
+            return
+        try:
+            self._turns.acquire(self, timeout=self._url.timeout)
+        except CatalogBusyError:
+            raise CatalogBusyError(
+                f"{self._url.display} stayed locked by another writer for {self._url.timeout:g} s",
+                why="DuckDB commits of one process take turns",
+                fix="Try again, or raise timeout=… in the catalog URL",
+            ) from None
+
+    def _end_turn(self) -> None:
+        if self._turns is not None:
+            self._turns.release(self)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: object
+    ) -> None:
+        try:
+            super().__exit__(kind, error, traceback)
+        finally:
+            self._end_turn()
+
+    def _commit(self) -> None:
+        try:
+            with self._translating:
+                self._connection.execute("COMMIT")
+        except DeltaLakeDbError:
+            self._rollback()
+            raise
+
+    def _rollback(self) -> None:
+        _rollback(self._connection)
+
+    def _translate(self, error: BaseException) -> None:
+        if isinstance(error, duckdb.Error) or _is_interrupt(error):
+            raise _translate(error, self._url) from error
+
+
 class DuckdbDialect(Dialect):
     """One database file, owned by this process while it is open."""
 
@@ -332,11 +421,12 @@ class DuckdbDialect(Dialect):
 
     def __init__(self, url: CatalogUrl) -> None:
         self.url = url
-        self._translating = Translating(duckdb.Error, lambda error: _translate(error, url))
+        self._translating = Translating(
+            (duckdb.Error, RuntimeError), lambda error: _translate(error, url)
+        )
         self._key = (os.getpid(), os.path.realpath(url.target))
         self._is_new = not Path(url.target).exists()
         self._instance = self._open()
-        self._closed = False
         self._pool = self._new_pool()
         # Listings last as long as their reader likes: commits must not wait for them.
         self._listings = self._new_pool()
@@ -344,7 +434,7 @@ class DuckdbDialect(Dialect):
     def _new_pool(self) -> Pool[duckdb.DuckDBPyConnection]:
         return Pool(
             self._instance.connection.cursor,
-            close=duckdb.DuckDBPyConnection.close,
+            close=_close,
             alive=lambda _: True,
             size=self.url.pool_size,
             timeout=self.url.timeout,
@@ -358,7 +448,7 @@ class DuckdbDialect(Dialect):
                 why=f"The folder {target.parent} does not exist",
                 fix="Create it, or correct the path (a relative path has three slashes)",
             )
-        return _instances.take(self._key, lambda: self._connect(target))
+        return _instances.take(self._key, self, lambda: self._connect(target))
 
     def _connect(self, target: Path) -> duckdb.DuckDBPyConnection:
         if _is_sqlite(target):
@@ -400,11 +490,9 @@ class DuckdbDialect(Dialect):
             except duckdb.Error as error:
                 raise _translate(error, self.url) from error
 
-    @contextmanager
-    def read(self) -> Iterator[Session]:
+    def read(self) -> AbstractContextManager[Session]:
         """One consistent state, taken at the first query."""
-        with self._transaction(self._pool) as session:
-            yield session
+        return self._transaction(self._pool)
 
     def list_files(self, query: FileQuery) -> Generator[pa.RecordBatch, None, None]:
         schema = schema_of(query.columns)
@@ -413,51 +501,27 @@ class DuckdbDialect(Dialect):
             for batch in session.batches(text, query.params):
                 yield as_schema(batch, schema)
 
-    @contextmanager
-    def write(self) -> Iterator[Session]:
+    def write(self) -> AbstractContextManager[Session]:
         """The one writer of this process, after waiting for the others."""
-        if not self._instance.writer.acquire(timeout=self.url.timeout):
-            raise CatalogBusyError(
-                f"{self.url.display} stayed locked by another writer for {self.url.timeout:g} s",
-                why="DuckDB commits of one process take turns",
-                fix="Try again, or raise timeout=… in the catalog URL",
-            )
-        try:
-            with self._transaction(self._pool) as session:
-                yield session
-        finally:
-            self._instance.writer.release()
+        return self._transaction(self._pool, turns=self._instance.turns)
 
-    @contextmanager
-    def _transaction(self, pool: Pool[duckdb.DuckDBPyConnection]) -> Iterator[DuckdbSession]:
+    def _transaction(
+        self, pool: Pool[duckdb.DuckDBPyConnection], *, turns: Pool[object] | None = None
+    ) -> _Transaction:
         if os.getpid() != self._key[0]:
             raise CatalogError(
                 f"{self.url.display} was opened before this process was forked",
                 why=_ONE_PROCESS,
                 fix="Call deltalakedb.connect() in the process that uses it",
             )
-        connection = pool.acquire()
-        try:
-            with self._translated():
-                connection.execute("BEGIN TRANSACTION")
-                try:
-                    yield DuckdbSession(connection, self._translated)
-                    connection.execute("COMMIT")
-                except BaseException:
-                    _rollback(connection)
-                    raise
-        finally:
-            pool.release(connection)
-
-    def _translated(self) -> Translating:
-        return self._translating
+        return _Transaction(pool, self.url, self._translating, turns)
 
     def lock_migrations(self, session: Session) -> None:
         """The writer lock of this process holds off every other migrator."""
 
     def abandon(self) -> None:
         # Its name goes first: until it is closed, no other process can have opened it.
-        if self._is_new and not self._closed and self._instance.users == 1 and self._is_empty():
+        if self._is_new and list(self._instance.users) == [self] and self._is_empty():
             for suffix in ("", ".wal"):
                 Path(f"{self.url.target}{suffix}").unlink(missing_ok=True)
         self.close()
@@ -470,12 +534,14 @@ class DuckdbDialect(Dialect):
             return False
 
     def close(self) -> None:
-        if self._closed or os.getpid() != self._key[0]:
+        if os.getpid() != self._key[0]:
             return
-        self._closed = True
+        for owner in self._pool.held_here():
+            self._pool.discard(owner)
+            self._instance.turns.discard(owner)
         self._pool.close()
         self._listings.close()
-        _instances.give_back(self._key)
+        _instances.give_back(self._key, self, self._instance)
 
 
 def _rollback(connection: duckdb.DuckDBPyConnection) -> None:
@@ -484,6 +550,15 @@ def _rollback(connection: duckdb.DuckDBPyConnection) -> None:
     except duckdb.Error:
         # A failed COMMIT has ended the transaction already; a fatal error ends everything.
         return
+    except RuntimeError as error:
+        raise (KeyboardInterrupt() if _is_interrupt(error) else error) from error
+
+
+def _close(connection: duckdb.DuckDBPyConnection) -> None:
+    # A statement that was interrupted ends with the next one only: until then the file stays open,
+    # and whoever opens it again in this process waits for ever.
+    _rollback(connection)
+    connection.close()
 
 
 def _is_locked(target: Path) -> bool:
@@ -539,7 +614,14 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0]
 
 
-def _translate(error: duckdb.Error, url: CatalogUrl) -> DeltaLakeDbError:
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether it is a Ctrl-C: the driver raises RuntimeError then, and names what it was."""
+    return type(error) is RuntimeError and isinstance(error.__cause__, KeyboardInterrupt)
+
+
+def _translate(error: BaseException, url: CatalogUrl) -> BaseException:
+    if _is_interrupt(error):
+        return KeyboardInterrupt()
     reason = url.redact(_first_line(error))
     if isinstance(error, duckdb.TransactionException):
         if _is_full(Path(url.target)):

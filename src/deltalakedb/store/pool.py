@@ -1,9 +1,21 @@
 """A small connection pool, the same for every engine.
 
-It keeps at most `size` connections, hands out the most recently used one, makes callers wait up
-to a time limit when all are in use, and starts anew after a fork (a connection that two processes
+It keeps at most `size` connections, prefers those that were opened first, makes callers wait up to
+a time limit when all are in use, and starts anew after a fork (a connection that two processes
 share corrupts both). It has no threads of its own, so opening a catalog for one query costs one
 connection, and the error of a failed connection reaches the caller who needed it.
+
+KeyboardInterrupt can arrive between any two instructions, in `finally` and `__exit__` too, so the
+pool does not rely on its callers to give connections back:
+
+- A connection belongs to an owner, an object of the caller, by one assignment. It is the owner's
+  before the caller has it, and nobody's after one more assignment.
+- The pool holds owners weakly. When one is collected that did not give its connection back, the
+  connection is closed, which ends its transaction, and its place is free.
+- Locks are only those of C: `with` cannot be interrupted between taking one and holding it, as it
+  can with those that are written in Python (`threading.Condition`).
+- Waiting ends after a second at the latest, to look again: word of a free place may be lost with
+  an interrupted thread.
 """
 
 from __future__ import annotations
@@ -12,16 +24,34 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from contextlib import suppress
+from typing import Any, Final, Generic, TypeVar
 
 from deltalakedb.errors import CatalogBusyError, CatalogError
 
 C = TypeVar("C")
 
+_LOOK_AGAIN_SECONDS: Final = 1.0
+
+
+class _Place(Generic[C]):
+    """A connection, or one that is being made; idle while it has no owner."""
+
+    __slots__ = ("connection", "owner", "thread")
+
+    def __init__(self, owner: weakref.ref[object], thread: int) -> None:
+        self.connection: C | None = None
+        self.owner: weakref.ref[object] | None = owner
+        self.thread = thread
+
 
 class Pool(Generic[C]):
-    """Connections made by `connect`, discarded by `close`, and kept only while `alive`."""
+    """Connections made by `connect`, discarded by `close`, and kept only while `alive`.
+
+    `close` also ends what a connection was in the middle of, and may be called twice.
+    """
 
     def __init__(
         self,
@@ -37,90 +67,180 @@ class Pool(Generic[C]):
         self._alive = alive
         self._size = size
         self._timeout = timeout
-        self._condition = threading.Condition()
-        self._idle: list[C] = []
-        self._used: dict[int, C] = {}
-        self._opening = 0
-        self._waiting = 0
+        self._lock = threading.Lock()
+        self._places: list[_Place[C]] = []
+        self._waiting: deque[threading.Lock] = deque()
         self._closed = False
         _pools.add(self)
 
-    def acquire(self) -> C:
-        """An idle or new connection; CatalogBusyError when none comes free in time."""
-        deadline: float | None = None
-        with self._condition:
-            while True:
-                if self._closed:
-                    raise CatalogError(
-                        "The catalog is closed", fix="Call deltalakedb.connect() again"
-                    )
-                if self._idle:
-                    connection = self._idle.pop()
-                    self._used[id(connection)] = connection
-                    return connection
-                if len(self._used) + self._opening < self._size:
-                    self._opening += 1
-                    break
-                deadline = deadline or time.monotonic() + self._timeout
-                self._waiting += 1
-                try:
-                    in_time = self._condition.wait(deadline - time.monotonic())
-                finally:
-                    self._waiting -= 1
-                if not in_time:
-                    raise CatalogBusyError(
-                        f"All {self._size} connections of this catalog stayed in use "
-                        f"for {self._timeout:g} s",
-                        fix="Raise pool_size=… or timeout=… in the catalog URL, "
-                        "or close what holds them",
-                    )
-        try:
-            connection = self._connect()
-        except BaseException:
-            with self._condition:
-                self._opening -= 1
-                self._condition.notify()
-            raise
-        with self._condition:
-            self._opening -= 1
-            self._used[id(connection)] = connection
-        return connection
+    def acquire(self, owner: object, *, timeout: float | None = None) -> C:
+        """An idle or new connection; CatalogBusyError when none comes free in time.
 
-    def release(self, connection: C) -> None:
-        """Give a connection back; one that is no longer alive is discarded."""
-        with self._condition:
-            if self._used.pop(id(connection), None) is None:
-                return  # taken before a fork, and so the other process's
-            if self._waiting:
-                self._condition.notify()
-            if not self._closed and self._alive(connection):
-                self._idle.append(connection)
-                return
-        self._close(connection)
+        It is the owner's from then on, also if this is interrupted: `release` or `discard` it in
+        every case. An owner can have one connection of a pool at a time.
+        """
+        timeout = self._timeout if timeout is None else timeout
+        claim = weakref.ref(owner, self._lost)
+        thread = threading.get_ident()
+        deadline: float | None = None
+        while True:
+            place = self._claim(claim, thread)
+            if place is not None:
+                break
+            now = time.monotonic()
+            deadline = now + timeout if deadline is None else deadline
+            if now >= deadline:
+                raise CatalogBusyError(
+                    f"All {self._size} connections of this catalog stayed in use for {timeout:g} s",
+                    fix="Raise pool_size=… or timeout=… in the catalog URL, "
+                    "or close what holds them",
+                )
+            self._wait(min(deadline - now, _LOOK_AGAIN_SECONDS))
+        if place.connection is None:
+            place.connection = self._connect()
+        return place.connection
+
+    def _claim(self, claim: weakref.ref[object], thread: int) -> _Place[C] | None:
+        """A place that belongs to the owner now; None when all are in use."""
+        with self._lock:
+            if self._closed:
+                raise CatalogError("The catalog is closed", fix="Call deltalakedb.connect() again")
+            for place in self._places:
+                if place.owner is None:
+                    place.thread = thread
+                    place.owner = claim
+                    return place
+            if len(self._places) < self._size:
+                place = _Place[C](claim, thread)
+                self._places.append(place)
+                return place
+        return None
+
+    def _wait(self, seconds: float) -> None:
+        """Until a place is free, or the time is over."""
+        bell = threading.Lock()
+        bell.acquire()
+        self._waiting.append(bell)
+        # A place that came free before the bell was there has rung no bell.
+        if not self._has_room():
+            bell.acquire(timeout=seconds)
+        with suppress(ValueError):
+            self._waiting.remove(bell)
+
+    def _has_room(self) -> bool:
+        places = list(self._places)
+        for place in places:
+            if place.owner is not None and place.owner() is None:
+                self._drop(place)  # again: `_lost` itself was interrupted
+        return len(self._places) < self._size or any(place.owner is None for place in places)
+
+    def _wake(self) -> None:
+        with suppress(IndexError):
+            self._waiting.popleft().release()
+
+    @property
+    def in_use(self) -> int:
+        """How many connections have an owner."""
+        return sum(place.owner is not None for place in list(self._places))
+
+    def release(self, owner: object) -> None:
+        """Take the connection of an owner back; one that is no longer alive is discarded."""
+        place = self._place_of(owner)
+        if place is None:
+            return  # there is none, or it was taken before a fork, and so the other process's
+        with self._lock:
+            if not self._closed and place.connection is not None and self._alive(place.connection):
+                place.owner = None
+        if place.owner is None:
+            self._wake()
+        else:
+            self._drop(place)
+
+    def discard(self, owner: object) -> None:
+        """Close the connection of an owner: nobody knows what it was in the middle of."""
+        place = self._place_of(owner)
+        if place is not None:
+            self._drop(place)
+
+    def _place_of(self, owner: object) -> _Place[C] | None:
+        # A copy: one that is collected elsewhere leaves the list at any moment.
+        for place in list(self._places):
+            if place.owner is not None and place.owner() is owner:
+                return place
+        return None
+
+    def _drop(self, place: _Place[C]) -> None:
+        # It stays its owner's until it is closed: if this is interrupted, `_lost` does it again.
+        if place.connection is not None:
+            self._close(place.connection)
+        with suppress(ValueError):
+            self._places.remove(place)
+        self._wake()
+
+    def _lost(self, claim: weakref.ref[object]) -> None:
+        # Called wherever an owner is collected, maybe by a thread that holds the lock: what is
+        # done here takes none.
+        for place in list(self._places):
+            if place.owner is claim:
+                self._drop(place)
 
     def discard_idle(self) -> None:
         """Forget idle connections, e.g. after the server went away with all of them."""
-        with self._condition:
-            idle, self._idle = self._idle, []
-            self._condition.notify_all()
-        for connection in idle:
-            self._close(connection)
+        with self._lock:
+            idle = [place for place in self._places if place.owner is None]
+            for place in idle:
+                self._places.remove(place)
+        for place in idle:
+            self._drop(place)
+
+    def held_here(self) -> list[object]:
+        """The owners in this thread that have a connection.
+
+        After an interrupt, what it has left behind may still be reachable from its traceback.
+        """
+        thread = threading.get_ident()
+        places = [place for place in list(self._places) if place.thread == thread]
+        found = [None if place.owner is None else place.owner() for place in places]
+        return [owner for owner in found if owner is not None]
 
     def close(self) -> None:
         """Close idle connections now, and those in use when they come back."""
-        with self._condition:
+        with self._lock:
             self._closed = True
-            self._condition.notify_all()
-        self.discard_idle()
+        for place in list(self._places):
+            if place.owner is None or place.owner() is None:
+                self._drop(place)
+        while self._waiting:
+            self._wake()
 
     def _after_fork(self) -> None:
         # Not even closed: that would talk to the server on the other process's connection.
-        _inherited.append((self._idle, self._used))
-        self._condition = threading.Condition()
-        self._idle = []
-        self._used = {}
-        self._opening = 0
-        self._waiting = 0
+        _inherited.append(self._places)
+        self._lock = threading.Lock()
+        self._places = []
+        self._waiting = deque()
+
+
+class Hold(Generic[C]):
+    """A connection of a pool while the block lasts; closed after an interrupt, else given back."""
+
+    __slots__ = ("__weakref__", "_pool")
+
+    def __init__(self, pool: Pool[C]) -> None:
+        self._pool = pool
+
+    def __enter__(self) -> C:
+        try:
+            return self._pool.acquire(self)
+        except BaseException:
+            self._pool.discard(self)
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, _error: object, _trace: object) -> None:
+        if kind is None or issubclass(kind, (Exception, GeneratorExit)):
+            self._pool.release(self)
+        else:
+            self._pool.discard(self)
 
 
 _pools: weakref.WeakSet[Pool[Any]] = weakref.WeakSet()

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache, partial
@@ -42,10 +42,11 @@ from deltalakedb.store.dialect import (
     Row,
     Session,
     T,
+    Transaction,
     Translated,
     Translating,
 )
-from deltalakedb.store.pool import Pool
+from deltalakedb.store.pool import Hold, Pool
 from deltalakedb.store.postgres_errors import is_forbidden, translate, unreachable
 from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import Kind, Relation
@@ -288,6 +289,70 @@ def _is_numeric(value: Decimal) -> bool:
     return value.adjusted() < _GREATEST and int(value.as_tuple().exponent) >= -_FINEST
 
 
+_Translating = Mapping[type[CatalogConnectionLostError], Translating]
+
+
+class _Transaction(Transaction[psycopg.Connection[Row], PostgresSession]):
+    """A transaction that starts with `begin`."""
+
+    __slots__ = ("_begin", "_lost_at_commit", "_translating", "_url")
+
+    def __init__(
+        self,
+        pool: Pool[psycopg.Connection[Row]],
+        url: CatalogUrl,
+        begin: LiteralString,
+        translating: _Translating,
+        lost_at_commit: type[CatalogConnectionLostError],
+    ) -> None:
+        super().__init__(pool)
+        self._url = url
+        self._begin = begin
+        self._translating = translating
+        self._lost_at_commit = lost_at_commit
+
+    def _begun(self) -> PostgresSession:
+        try:
+            return self._try()
+        except CatalogConnectionLostError:
+            # The server closed this idle connection, and then surely its neighbours too.
+            self._pool.discard(self)
+            self._pool.discard_idle()
+        return self._try()
+
+    def _try(self) -> PostgresSession:
+        connection = self._connection = self._pool.acquire(self)
+        translating = self._translating[CatalogConnectionLostError]
+        with translating:
+            connection.execute(self._begin)
+        # A session must not keep its transaction: the pool waits for that to be collected.
+        return PostgresSession(connection, lambda: translating)
+
+    def _commit(self) -> None:
+        try:
+            with self._translating[self._lost_at_commit]:
+                # COMMIT after a failed statement succeeds, as a rollback; only its answer tells.
+                answer = self._connection.execute("COMMIT").statusmessage
+        except DeltaLakeDbError:
+            self._rollback()
+            raise
+        if answer != "COMMIT":
+            raise CatalogError(
+                f"{self._url.display} rolled a transaction back instead of committing it",
+                why="A statement inside it had failed",
+                fix="Try again; nothing was written",
+            )
+
+    def _rollback(self) -> None:
+        if self._connection.info.transaction_status != pq.TransactionStatus.IDLE:
+            with suppress(psycopg.Error):
+                self._connection.execute("ROLLBACK")
+
+    def _translate(self, error: BaseException) -> None:
+        if isinstance(error, psycopg.Error):
+            raise _translate(error, self._url, CatalogConnectionLostError) from error
+
+
 class PostgresDialect(Dialect):
     """One schema of one database."""
 
@@ -372,11 +437,8 @@ class PostgresDialect(Dialect):
         return self._ask(question)
 
     def _ask(self, question: Callable[[Session], T]) -> T:
-        connection = self._pool.acquire()
-        try:
+        with Hold(self._pool) as connection:
             return question(PostgresSession(connection, self._translated))
-        finally:
-            self._pool.release(connection)
 
     def list_files(self, query: FileQuery) -> Generator[pa.RecordBatch, None, None]:
         return self._rows(query) if query.values else self._arrow_reader().list_files(query)
@@ -407,56 +469,13 @@ class PostgresDialect(Dialect):
         """READ COMMITTED; the compare-and-set of a head waits for the writer before it."""
         return self._transaction(_BEGIN_WRITE, CommitOutcomeUnknownError, self._pool)
 
-    @contextmanager
     def _transaction(
         self,
         begin: LiteralString,
         lost_at_commit: type[CatalogConnectionLostError],
         pool: Pool[psycopg.Connection[Row]],
-    ) -> Iterator[PostgresSession]:
-        connection = self._begun(begin, pool)
-        try:
-            with self._translated():
-                yield PostgresSession(connection, self._translated)
-            with self._translated(lost_at_commit):
-                self._commit(connection)
-        finally:
-            if connection.info.transaction_status != pq.TransactionStatus.IDLE:
-                _rollback(connection)
-            pool.release(connection)
-
-    def _commit(self, connection: psycopg.Connection[Row]) -> None:
-        # COMMIT after a failed statement succeeds, as a rollback; only its answer tells.
-        if connection.execute("COMMIT").statusmessage != "COMMIT":
-            raise CatalogError(
-                f"{self.url.display} rolled a transaction back instead of committing it",
-                why="A statement inside it had failed",
-                fix="Try again; nothing was written",
-            )
-
-    def _begun(
-        self, begin: LiteralString, pool: Pool[psycopg.Connection[Row]]
-    ) -> psycopg.Connection[Row]:
-        connection = pool.acquire()
-        try:
-            connection.execute(begin)
-        except psycopg.OperationalError:
-            # The server closed this idle connection, and then surely its neighbours too.
-            _discard(connection, pool)
-            pool.discard_idle()
-        except BaseException:
-            _discard(connection, pool)
-            raise
-        else:
-            return connection
-        connection = pool.acquire()
-        try:
-            with self._translated():
-                connection.execute(begin)
-        except BaseException:
-            _discard(connection, pool)
-            raise
-        return connection
+    ) -> _Transaction:
+        return _Transaction(pool, self.url, begin, self._translating, lost_at_commit)
 
     def _translated(
         self, lost: type[CatalogConnectionLostError] = CatalogConnectionLostError
@@ -495,6 +514,8 @@ class PostgresDialect(Dialect):
                 session.script(f"CREATE SCHEMA {sql.Identifier(self.url.schema).as_string()}")
 
     def close(self) -> None:
+        for owner in self._pool.held_here():
+            self._pool.discard(owner)
         self._pool.close()
         self._listings.close()
         with self._arrow_lock:
@@ -505,24 +526,12 @@ class PostgresDialect(Dialect):
                 self._arrow.close()
 
 
-def _discard(connection: psycopg.Connection[Row], pool: Pool[psycopg.Connection[Row]]) -> None:
-    connection.close()
-    pool.release(connection)
-
-
 def _is_idle(connection: psycopg.Connection[Row]) -> bool:
     return not connection.closed and connection.info.transaction_status == pq.TransactionStatus.IDLE
 
 
 def _close(connection: psycopg.Connection[Row]) -> None:
     connection.close()
-
-
-def _rollback(connection: psycopg.Connection[Row]) -> None:
-    try:
-        connection.execute("ROLLBACK")
-    except psycopg.Error:
-        connection.close()
 
 
 def _reason(error: psycopg.Error) -> str:

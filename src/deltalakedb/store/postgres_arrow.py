@@ -18,12 +18,11 @@ import pyarrow.compute as pc
 
 from deltalakedb.errors import (
     CatalogConnectionLostError,
-    CatalogError,
     DeltaLakeDbError,
     MissingDriverError,
 )
 from deltalakedb.store.arrow import KINDS, as_schema, schema_of
-from deltalakedb.store.pool import Pool
+from deltalakedb.store.pool import Hold, Pool
 from deltalakedb.store.postgres_errors import translate, unreachable
 from deltalakedb.store.queries import replace_parameters
 from deltalakedb.store.relations import Kind
@@ -53,6 +52,7 @@ class _Link:
 
     connection: dbapi.Connection
     fit: bool = True
+    is_new: bool = True
     by_index: bool = False
 
     def prepare(self, *, by_index: bool) -> None:
@@ -97,43 +97,35 @@ class ArrowReader:
         """The batches of a query that has keys only."""
         schema = schema_of(query.columns)
         text = with_literals(query.text, query.keys)
-        link, cursor = self._begun(text, by_index=query.by_index)
-        try:
-            # In the middle of a COPY, or after an error, it would have to be drained first.
-            link.fit = False
-            with cursor:
-                reader = cursor.fetch_record_batch()
-                while (batch := self._next(link, reader)) is not None:
-                    yield decoded(as_schema(batch, schema))
-            link.fit = True
-        finally:
-            self._pool.release(link)
+        while True:
+            with Hold(self._pool) as link:
+                # In the middle of a COPY, or after an error, it would have to be drained first.
+                link.fit = False
+                try:
+                    cursor = self._begun(link, text, by_index=query.by_index)
+                except CatalogConnectionLostError:
+                    if link.is_new:
+                        raise
+                else:
+                    with cursor:
+                        reader = cursor.fetch_record_batch()
+                        while (batch := self._next(link, reader)) is not None:
+                            yield decoded(as_schema(batch, schema))
+                    link.fit, link.is_new = True, False
+                    return
+            # The server closed this idle connection, and then surely its neighbours too.
+            self._pool.discard_idle()
 
     def close(self) -> None:
         """Close idle connections now, and those in use when they come back."""
         self._pool.close()
 
-    def _begun(self, text: str, *, by_index: bool) -> tuple[_Link, dbapi.Cursor]:
-        """The query under way; on a new connection where the idle one was dead."""
-        failure: DeltaLakeDbError | None = None
-        for _ in range(2):
-            link = self._pool.acquire()
-            try:
-                link.prepare(by_index=by_index)
-                return link, link.execute(text)
-            except dbapi.Error as error:
-                link.fit = False
-                self._pool.release(link)
-                failure = _translate(error, self._url)
-                if not isinstance(failure, CatalogConnectionLostError):
-                    raise failure from error
-                # The server closed this idle connection, and then surely its neighbours too.
-                self._pool.discard_idle()
-            except BaseException:
-                link.fit = False
-                self._pool.release(link)
-                raise
-        raise failure or CatalogError(f"{self._url.display} failed")
+    def _begun(self, link: _Link, text: str, *, by_index: bool) -> dbapi.Cursor:
+        try:
+            link.prepare(by_index=by_index)
+            return link.execute(text)
+        except dbapi.Error as error:
+            raise _translate(error, self._url) from error
 
     def _next(self, link: _Link, reader: pa.RecordBatchReader) -> pa.RecordBatch | None:
         try:

@@ -43,7 +43,15 @@ from deltalakedb.errors import (
     InvalidActionError,
 )
 from deltalakedb.store.arrow import batches_of_rows, schema_of
-from deltalakedb.store.dialect import KEY_PARAMETERS, Dialect, Row, Session, T, Translating
+from deltalakedb.store.dialect import (
+    KEY_PARAMETERS,
+    Dialect,
+    Row,
+    Session,
+    T,
+    Transaction,
+    Translating,
+)
 from deltalakedb.store.pool import Pool
 from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import Kind, Relation
@@ -199,42 +207,49 @@ def _lists_as_json(row: Row, positions: Sequence[int]) -> Row:
     return tuple(values)
 
 
-class _Transaction:
-    """One transaction on a connection of the pool; a generator would cost every commit more."""
+class _Transaction(Transaction[sqlite3.Connection, SqliteSession]):
+    """A transaction that starts with `begin`."""
 
-    __slots__ = ("_begin", "_connection", "_pool", "_url")
+    __slots__ = ("_begin", "_url")
 
     def __init__(self, pool: Pool[sqlite3.Connection], url: CatalogUrl, begin: str) -> None:
-        self._pool = pool
+        super().__init__(pool)
         self._url = url
         self._begin = begin
 
-    def __enter__(self) -> SqliteSession:
-        connection = self._connection = self._pool.acquire()
+    def _begun(self) -> SqliteSession:
+        connection = self._connection = self._pool.acquire(self)
         try:
             connection.execute(self._begin)
-        except BaseException as error:
-            self._pool.release(connection)
-            if isinstance(error, sqlite3.Error):
-                raise _translate(error, self._url) from error
-            raise
+        except sqlite3.Error as error:
+            raise _translate(error, self._url) from error
         return SqliteSession(connection, self._url)
 
-    def __exit__(self, kind: object, error: BaseException | None, _traceback: object) -> None:
-        connection = self._connection
+    def _commit(self) -> None:
         try:
-            if kind is None:
-                connection.execute("COMMIT")
-            elif connection.in_transaction:
-                connection.execute("ROLLBACK")
-        except sqlite3.Error as failure:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise _translate(failure, self._url) from failure
-        finally:
-            self._pool.release(connection)
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._rollback()
+            raise _translate(error, self._url) from error
+
+    def _rollback(self) -> None:
+        _rollback(self._connection)
+
+    def _translate(self, error: BaseException) -> None:
         if isinstance(error, sqlite3.Error):
             raise _translate(error, self._url) from error
+
+
+def _rollback(connection: sqlite3.Connection) -> None:
+    with suppress(sqlite3.Error):
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _close(connection: sqlite3.Connection) -> None:
+    # A cursor that somebody still holds keeps a closed connection, and its locks, alive.
+    _rollback(connection)
+    connection.close()
 
 
 class SqliteDialect(Dialect):
@@ -270,7 +285,7 @@ class SqliteDialect(Dialect):
     def _new_pool(self) -> Pool[sqlite3.Connection]:
         return Pool(
             self._connect,
-            close=sqlite3.Connection.close,
+            close=_close,
             alive=lambda connection: not connection.in_transaction,
             size=self.url.pool_size,
             timeout=self.url.timeout,
@@ -357,12 +372,8 @@ class SqliteDialect(Dialect):
 
     def _empty_wal(self) -> None:
         """Bring everything into the file itself; an error where there is no room for it."""
-        connection = self._pool.acquire()
-        try:
-            with self._translated():
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        finally:
-            self._pool.release(connection)
+        with self._translated(), closing(self._connect()) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
     def read(self) -> AbstractContextManager[Session]:
         """One consistent state, taken at the first query."""
@@ -391,6 +402,8 @@ class SqliteDialect(Dialect):
         """The write lock of BEGIN IMMEDIATE holds off every other migrator."""
 
     def close(self) -> None:
+        for owner in self._pool.held_here():
+            self._pool.discard(owner)
         self._pool.close()
         self._listings.close()
 
