@@ -55,7 +55,8 @@ from deltalakedb.store.roles import Rights
 try:
     import psycopg
     from psycopg import pq, sql
-    from psycopg.types.string import TextLoader
+
+    from deltalakedb.store.postgres_connection import PostgresConnection
 except ImportError as error:
     raise MissingDriverError(
         "A postgresql:// catalog needs the Postgres driver, which is not installed",
@@ -75,7 +76,6 @@ _COPY_BYTES = 1024 * 1024
 # The digits that JSONB's numbers have before and after the point; others are stored as text.
 _GREATEST, _FINEST = 131_072, 16_383
 _FAR_EXPONENT = re.compile(r"[0-9]e-?[0-9]{5}")
-_ASK_SECONDS = 5
 _MIGRATION_LOCK = 0x64_6C_64_62  # "dldb"
 _ESCAPE = "\ue000"
 _ESCAPED = re.compile(f"{_ESCAPE}([01])")
@@ -89,7 +89,7 @@ class PostgresSession(Session):
 
     engine: ClassVar[Engine] = "postgres"
 
-    def __init__(self, connection: psycopg.Connection[Row], translated: Translated) -> None:
+    def __init__(self, connection: PostgresConnection, translated: Translated) -> None:
         self._connection = connection
         self._translated = translated
 
@@ -292,14 +292,14 @@ def _is_numeric(value: Decimal) -> bool:
 _Translating = Mapping[type[CatalogConnectionLostError], Translating]
 
 
-class _Transaction(Transaction[psycopg.Connection[Row], PostgresSession]):
+class _Transaction(Transaction[PostgresConnection, PostgresSession]):
     """A transaction that starts with `begin`."""
 
     __slots__ = ("_begin", "_lost_at_commit", "_translating", "_url")
 
     def __init__(
         self,
-        pool: Pool[psycopg.Connection[Row]],
+        pool: Pool[PostgresConnection],
         url: CatalogUrl,
         begin: LiteralString,
         translating: _Translating,
@@ -324,7 +324,7 @@ class _Transaction(Transaction[psycopg.Connection[Row], PostgresSession]):
         connection = self._connection = self._pool.acquire(self)
         translating = self._translating[CatalogConnectionLostError]
         with translating:
-            connection.execute(self._begin)
+            connection.begin(self._begin)
         # A session must not keep its transaction: the pool waits for that to be collected.
         return PostgresSession(connection, lambda: translating)
 
@@ -371,9 +371,10 @@ class PostgresDialect(Dialect):
         self._arrow: ArrowReader | None = None
         self._arrow_lock = threading.Lock()
         self._notifier: Notifier | None = None
+        self._is_pooled: bool | None = None
         self._closed = False
 
-    def _new_pool(self) -> Pool[psycopg.Connection[Row]]:
+    def _new_pool(self) -> Pool[PostgresConnection]:
         return Pool(
             self._connect,
             close=_close,
@@ -382,46 +383,25 @@ class PostgresDialect(Dialect):
             timeout=self.url.timeout,
         )
 
-    def _connect(self) -> psycopg.Connection[Row]:
-        # libpq itself takes 0 and 1 for 2 seconds and for ever.
-        defaults: Any = {
-            "connect_timeout": str(max(2, int(self.url.timeout))),
-            "application_name": "deltalakedb",
-        }
-        given = {name: value for name, value in defaults.items() if name not in self.url.options}
+    def _connect(self) -> PostgresConnection:
         failure: DeltaLakeDbError
         try:
-            connection = psycopg.connect(self.url.target, autocommit=True, **given)
+            connection = PostgresConnection.reach(self.url)
         except psycopg.Error as error:
             failure = _unreachable(error, self.url)
         except UnicodeError as error:  # a host name that no resolver can be asked for
             failure = _unreachable(psycopg.OperationalError(str(error)), self.url)
         else:
             try:
-                self._configure(connection)
+                with self._translated():
+                    connection.configure()
             except BaseException:
                 connection.close()
                 raise
+            self._is_pooled = self._is_pooled or connection.is_pooled
             return connection
         # Raised outside the handler: libpq's own message may quote the whole URL.
         raise failure
-
-    def _configure(self, connection: psycopg.Connection[Row]) -> None:
-        for name in ("uuid", "json", "jsonb"):
-            connection.adapters.register_loader(name, TextLoader)
-        # 0 would mean to wait for ever.
-        milliseconds = max(1, int(self.url.timeout * 1000))
-        with self._translated():
-            connection.execute(
-                "SELECT set_config('lock_timeout', %s, false),"
-                " set_config('enable_seqscan', 'off', false),"
-                " set_config('enable_hashjoin', 'off', false),"
-                " set_config('enable_mergejoin', 'off', false)",
-                [f"{milliseconds}ms"],
-            )
-            if self.url.schema is not None:
-                path = sql.Identifier(self.url.schema).as_string(connection)
-                connection.execute("SELECT set_config('search_path', %s, false)", [path])
 
     def read(self) -> AbstractContextManager[Session]:
         """READ COMMITTED: enough, because the ledger of a version never changes."""
@@ -438,10 +418,21 @@ class PostgresDialect(Dialect):
 
     def _ask(self, question: Callable[[Session], T]) -> T:
         with Hold(self._pool) as connection:
-            return question(PostgresSession(connection, self._translated))
+            if not connection.is_pooled:
+                return question(PostgresSession(connection, self._translated))
+        return super().ask(question)
 
     def list_files(self, query: FileQuery) -> Generator[pa.RecordBatch, None, None]:
-        return self._rows(query) if query.values else self._arrow_reader().list_files(query)
+        # The Arrow driver prepares its statements, which a pooler may pass on to another session.
+        if query.values or self._is_behind_pooler():
+            return self._rows(query)
+        return self._arrow_reader().list_files(query)
+
+    def _is_behind_pooler(self) -> bool:
+        if self._is_pooled is None:
+            with Hold(self._pool):  # the first connection finds out
+                pass
+        return bool(self._is_pooled)
 
     def _rows(self, query: FileQuery) -> Generator[pa.RecordBatch, None, None]:
         from deltalakedb.store.postgres_arrow import decoded
@@ -473,7 +464,7 @@ class PostgresDialect(Dialect):
         self,
         begin: LiteralString,
         lost_at_commit: type[CatalogConnectionLostError],
-        pool: Pool[psycopg.Connection[Row]],
+        pool: Pool[PostgresConnection],
     ) -> _Transaction:
         return _Transaction(pool, self.url, begin, self._translating, lost_at_commit)
 
@@ -526,11 +517,11 @@ class PostgresDialect(Dialect):
                 self._arrow.close()
 
 
-def _is_idle(connection: psycopg.Connection[Row]) -> bool:
+def _is_idle(connection: PostgresConnection) -> bool:
     return not connection.closed and connection.info.transaction_status == pq.TransactionStatus.IDLE
 
 
-def _close(connection: psycopg.Connection[Row]) -> None:
+def _close(connection: PostgresConnection) -> None:
     connection.close()
 
 
@@ -555,10 +546,8 @@ def _translate(
 def _rights(url: CatalogUrl) -> Rights | None:
     """What the role may do here; the connection it was refused on can answer nothing just now."""
     try:
-        with psycopg.connect(url.target, autocommit=True, connect_timeout=_ASK_SECONDS) as asked:
-            if url.schema is not None:
-                path = sql.Identifier(url.schema).as_string(asked)
-                asked.execute("SELECT set_config('search_path', %s, false)", [path])
+        with PostgresConnection.open(url) as asked:
+            asked.begin(_BEGIN_READ)
             row = asked.execute(_literal(load_queries("postgres")["rights"])).fetchone()
     except psycopg.Error:
         return None

@@ -7,10 +7,10 @@ else. A query with any other value goes through psycopg and a cursor of the serv
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+import threading
+from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from deltalakedb.errors import (
 )
 from deltalakedb.store.arrow import KINDS, as_schema, schema_of
 from deltalakedb.store.pool import Hold, Pool
+from deltalakedb.store.postgres_connection import driver_options, is_working, patience
 from deltalakedb.store.postgres_errors import translate, unreachable
 from deltalakedb.store.queries import replace_parameters
 from deltalakedb.store.relations import Kind
@@ -41,43 +42,154 @@ if TYPE_CHECKING:
     from deltalakedb.store.arrow import FileQuery
     from deltalakedb.store.url import CatalogUrl
 
+T = TypeVar("T")
+
 _ESCAPE = "\ue000"
 _ESCAPE_BYTE = _ESCAPE.encode()[:1]
 _OPTIONS = {StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(4 << 20)}
 
 
-@dataclass(slots=True, eq=False)
+class _Work(Generic[T]):
+    """A call of the driver, in a thread of its own: nothing else can end waiting for a server."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._then: Callable[[], None] | None = None
+        self._result: T
+        self._error: BaseException | None = None
+        self._bell = threading.Lock()
+        self._bell.acquire()
+        try:
+            threading.Thread(target=self._run, name="deltalakedb-arrow", daemon=True).start()
+        except RuntimeError:  # the interpreter ends
+            self._run()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._call()
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+            self._error = error
+        with self._lock:
+            self._is_over = True
+            then = self._then
+        self._bell.release()
+        if then is not None:
+            then()
+
+    def is_over(self, seconds: float) -> bool:
+        """Whether it comes to its end within a time."""
+        return self._is_over or self._bell.acquire(timeout=seconds)
+
+    def result(self) -> T:
+        """The result, or its error is raised."""
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def and_then(self, call: Callable[[], None]) -> None:
+        """Call something when it is over, now or later."""
+        with self._lock:
+            if not self._is_over:
+                self._then = call
+                return
+        call()
+
+
 class _Link:
     """A connection, and whether it is fit for another listing."""
 
-    connection: dbapi.Connection
-    fit: bool = True
-    is_new: bool = True
-    by_index: bool = False
+    def __init__(self, url: CatalogUrl) -> None:
+        self._url = url
+        self._work: _Work[Any] | None = None
+        self._cursor: dbapi.Cursor | None = None
+        self._backend: int | None = None
+        self._connection: dbapi.Connection | None = None
+        self.fit = True
+        self.is_new = True
+        self.by_index = False
 
-    def prepare(self, *, by_index: bool) -> None:
-        """Let the planner read whole relations, or not: without statistics it may think them tiny.
+    def connect(self) -> None:
+        """Connect: the driver asks for the types of the server then."""
 
+        def call() -> None:
+            self._connection = postgres.connect(_conninfo(self._url), autocommit=True)
+
+        self._patiently(call)
+
+    def configure(self) -> None:
+        """Set what the catalog needs."""
+        row = self._patiently(lambda: self._run(_settings(self._url)).fetchone())
+        self._backend = None if row is None else int(row[0])
+
+    def start(self, text: str, *, by_index: bool) -> pa.RecordBatchReader:
+        """The result of a query, to be read with `read`.
+
+        The planner may read whole relations, or not: without statistics it may think them tiny.
         Looking each of 100,000 files up by reading all of them would take minutes.
         """
         if by_index != self.by_index:
             setting = "off" if by_index else "on"
-            self.execute(f"SELECT set_config('enable_seqscan', '{setting}', false)").close()
+            change = f"SELECT set_config('enable_seqscan', '{setting}', false)"
+            self._patiently(lambda: self._run(change))
             self.by_index = by_index
+        return self._patiently(lambda: self._run(text).fetch_record_batch())
 
-    def execute(self, text: str) -> dbapi.Cursor:
-        cursor = self.connection.cursor(adbc_stmt_kwargs=_OPTIONS)
+    def read(self, reader: pa.RecordBatchReader) -> pa.RecordBatch | None:
+        """The next batch; None after the last one."""
+        return self._patiently(lambda: next(reader, None))
+
+    def answers(self) -> bool:
+        """Whether the connection is still good for anything."""
         try:
-            cursor.execute(text)
-        except BaseException:
-            cursor.close()
-            raise
-        return cursor
+            self._patiently(lambda: self._run("SELECT 1"))
+        except (dbapi.Error, DeltaLakeDbError):
+            return False
+        return True
+
+    def _run(self, text: str) -> dbapi.Cursor:
+        self.finish()
+        assert self._connection is not None  # noqa: S101 - it is connected first
+        self._cursor = self._connection.cursor(adbc_stmt_kwargs=_OPTIONS)
+        self._cursor.execute(text)
+        return self._cursor
+
+    def _patiently(self, call: Callable[[], T]) -> T:
+        limit = patience(self._url)
+        work: _Work[T] = _Work(call)
+        self._work = work
+        while not work.is_over(limit):
+            if is_working(self._url, self._backend) or work.is_over(0):
+                continue
+            raise CatalogConnectionLostError(
+                f"The connection to {self._url.display} was lost",
+                why=f"The server did not answer for {limit:g} s, and does not work on the query",
+                fix="Try again when the server is back",
+            )
+        self._work = None
+        return work.result()
+
+    def finish(self) -> None:
+        """Close the result, if there is one."""
+        if self._cursor is not None:
+            self._cursor.close()
+        self._cursor = None
 
     def close(self) -> None:
+        """Close it, or let the driver do that when it comes back from what it waits for."""
+        if self._work is None:
+            self._close()
+        else:
+            self._work.and_then(self._close)
+
+    def _close(self) -> None:
         # Whatever is left of a lost connection, there is nobody to tell about it.
         with suppress(dbapi.Error):
-            self.connection.close()
+            self.finish()
+        with suppress(dbapi.Error):
+            if self._connection is not None:
+                self._connection.close()
 
 
 class ArrowReader:
@@ -102,15 +214,14 @@ class ArrowReader:
                 # In the middle of a COPY, or after an error, it would have to be drained first.
                 link.fit = False
                 try:
-                    cursor = self._begun(link, text, by_index=query.by_index)
+                    reader = self._begun(link, text, by_index=query.by_index)
                 except CatalogConnectionLostError:
                     if link.is_new:
                         raise
                 else:
-                    with cursor:
-                        reader = cursor.fetch_record_batch()
-                        while (batch := self._next(link, reader)) is not None:
-                            yield decoded(as_schema(batch, schema))
+                    while (batch := self._next(link, reader)) is not None:
+                        yield decoded(as_schema(batch, schema))
+                    link.finish()
                     link.fit, link.is_new = True, False
                     return
             # The server closed this idle connection, and then surely its neighbours too.
@@ -120,32 +231,33 @@ class ArrowReader:
         """Close idle connections now, and those in use when they come back."""
         self._pool.close()
 
-    def _begun(self, link: _Link, text: str, *, by_index: bool) -> dbapi.Cursor:
+    def _begun(self, link: _Link, text: str, *, by_index: bool) -> pa.RecordBatchReader:
         try:
-            link.prepare(by_index=by_index)
-            return link.execute(text)
+            return link.start(text, by_index=by_index)
         except dbapi.Error as error:
             raise _translate(error, self._url) from error
 
     def _next(self, link: _Link, reader: pa.RecordBatchReader) -> pa.RecordBatch | None:
         try:
-            return reader.read_next_batch()
-        except StopIteration:
-            return None
+            return link.read(reader)
         except (OSError, pa.ArrowException) as error:
             # Arrow's stream loses the SQLSTATE on its way; whether the connection still answers
             # is what can be found out.
-            raise translate(self._url, "", str(error), broken=not _answers(link)) from error
+            raise translate(self._url, "", str(error), broken=not link.answers()) from error
 
     def _connect(self) -> _Link:
+        link = _Link(self._url)
         failure: DeltaLakeDbError
         try:
-            link = _Link(postgres.connect(_conninfo(self._url), autocommit=True))
+            link.connect()
         except dbapi.Error as error:
             failure = unreachable(self._url, str(error), refused_options=False)
+        except BaseException:
+            link.close()
+            raise
         else:
             try:
-                link.execute(_settings(self._url)).close()
+                link.configure()
             except dbapi.Error as error:
                 link.close()
                 raise _translate(error, self._url) from error
@@ -162,28 +274,18 @@ def _translate(error: dbapi.Error, url: CatalogUrl) -> DeltaLakeDbError:
     return translate(url, error.sqlstate or "", str(error), broken=broken)
 
 
-def _answers(link: _Link) -> bool:
-    try:
-        link.execute("SELECT 1").close()
-    except dbapi.Error:
-        return False
-    return True
-
-
 def _conninfo(url: CatalogUrl) -> str:
-    # libpq itself takes 0 and 1 for 2 seconds and for ever.
-    defaults = {
-        "connect_timeout": str(max(2, int(url.timeout))),
-        "application_name": "deltalakedb",
-    }
-    given = [f"{name}={text}" for name, text in defaults.items() if name not in url.options]
+    given = [f"{name}={text}" for name, text in driver_options(url).items()]
     joint = "&" if "?" in url.target else "?"
     return url.target + (joint + "&".join(given) if given else "")
 
 
 def _settings(url: CatalogUrl) -> str:
     # 0 would mean to wait for ever.
-    text = f"SELECT set_config('lock_timeout', '{max(1, int(url.timeout * 1000))}ms', false)"
+    text = (
+        "SELECT pg_backend_pid(),"
+        f" set_config('lock_timeout', '{max(1, int(url.timeout * 1000))}ms', false)"
+    )
     if url.schema is not None:
         text += f", set_config('search_path', {_quoted_identifier(url.schema)}, false)"
     return text

@@ -9,17 +9,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 
 from deltalakedb.errors import DeltaLakeDbError
+from deltalakedb.store.postgres_connection import PostgresConnection
 
 CHANNEL: Final = "deltalakedb_mirror"
 # How long a listener may overlook that it shall end, and how long it leaves a dead server alone.
 _SLICE_SECONDS: Final = 0.5
 
-Connect = Callable[[], "psycopg.Connection[Any]"]
+# Word that is lost with the server is no loss. The setting ends with the transaction: the session
+# may be shared.
+_NOTIFY: Final = f"BEGIN; SET LOCAL synchronous_commit = off; NOTIFY {CHANNEL}; COMMIT"
+
+Connect = Callable[[], PostgresConnection]
 
 
 class Notifier:
@@ -30,7 +35,7 @@ class Notifier:
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
-        self._connection: psycopg.Connection[Any] | None = None
+        self._connection: PostgresConnection | None = None
         self._lock = threading.Lock()
 
     def send(self) -> None:
@@ -45,9 +50,7 @@ class Notifier:
         try:
             if self._connection is None or self._connection.closed:
                 self._connection = self._connect()
-                # Word that is lost with the server is no loss.
-                self._connection.execute("SET synchronous_commit = off")
-            self._connection.execute(f"NOTIFY {CHANNEL}")
+            self._connection.execute(_NOTIFY)
         except (psycopg.Error, DeltaLakeDbError):
             self._drop()
             return False
@@ -83,6 +86,9 @@ def _listen(connect: Connect, ring: Callable[[], None], ended: threading.Event) 
     while not ended.is_set():
         try:
             with closing(connect()) as connection:
+                if connection.is_pooled:
+                    # Word would come to whoever has the session then: the worker looks for itself.
+                    return
                 connection.execute(f"LISTEN {CHANNEL}")
                 # What came before the channel was open must be looked for.
                 ring()

@@ -117,3 +117,12 @@ SELECT current_setting('server_version'), (extract(epoch FROM clock_timestamp())
 -- inside of a string has a backslash before it, which does not fit.
 SELECT version, substring(CAST(commit_info AS TEXT) FROM '"readVersion": *([0-9]{1,18})[,} ]')
 FROM dl_table_versions ORDER BY committed_at DESC LIMIT :limit;
+
+-- name: backend_is_working
+-- Whether a backend of this role is busy with a statement; no row where it is gone. One that has
+-- waited for its client for so long has lost it, and what it has locked is locked for nobody.
+SELECT state IS NULL OR state NOT LIKE 'idle%',
+    CASE WHEN state LIKE 'idle%' AND usename = current_user
+        AND state_change <= clock_timestamp() - make_interval(secs => :seconds::float8)
+        THEN pg_terminate_backend(pid) END
+FROM pg_stat_activity WHERE pid = :backend;
