@@ -28,6 +28,7 @@ from deltalakedb.snapshot.predicate import (
     Predicate,
     conjunction,
     disjunction,
+    is_exact,
     one_of,
 )
 from deltalakedb.snapshot.row_filter import row_filter
@@ -42,6 +43,7 @@ from deltalakedb.writing import (
     Matching,
     RowPlan,
     Written,
+    all_live_rows,
     chosen_files,
     partition_test,
     plan_rows,
@@ -100,8 +102,12 @@ def write_overwrite(
     dynamic: bool = False,
     target_bytes: int | None = None,
     matching: Matching | None = None,
+    data_change: bool = True,
 ) -> Written:
-    """Stage rows that take the place of all rows, or of those that fulfil a condition."""
+    """Stage rows that take the place of all rows, or of those that fulfil a condition.
+
+    Without `data_change` they are the same rows in other files: readers of changes see none.
+    """
     check_overwrite(
         snapshot.partition_columns, where=where, overwrite_schema=overwrite_schema, dynamic=dynamic
     )
@@ -119,6 +125,8 @@ def write_overwrite(
         generates=source.generates,
     )
     plan = replace(plan, matching=matching)
+    if not data_change:
+        check_rearranges(plan)
     take: Take | None = None
     if where is not None or matching is not None:
         # What is wrong with the condition is told before anything is written.
@@ -129,7 +137,9 @@ def write_overwrite(
             plan = replace(plan, zone=source.zone())
             _condition(plan)
     adds = source.stage(plan.stage)
-    return overwritten(plan, adds, snapshot, now=now, dynamic=dynamic, take=take)
+    return overwritten(
+        plan, adds, snapshot, now=now, dynamic=dynamic, take=take, data_change=data_change
+    )
 
 
 def check_overwrite(
@@ -151,6 +161,40 @@ def check_overwrite(
         )
 
 
+def check_rearranges(plan: RowPlan) -> None:
+    """Refuse a write with dataChange=false that would do more than move rows to other files."""
+    what = None
+    if plan.matching is not None:
+        what = "rows that match new ones are replaced"
+    elif plan.control:
+        what = "the columns or partitions of the table would change"
+    elif plan.where is not None:
+        predicate = parse_where(
+            plan.where, plan.metadata.schema, plan.metadata.partition_columns, strict=False
+        )
+        if not is_exact(predicate) or partition_test(predicate, plan.metadata) is None:
+            what = f"the condition {plan.where} is not about partitions alone"
+    if what is not None:
+        raise ConfigurationError(
+            f"Table {plan.stage.table!r} cannot be rewritten with dataChange=false",
+            why=f"That is for the same rows in other files, and {what}",
+            fix="Leave dataChange out",
+        )
+
+
+def _rearranged(plan: RowPlan, going: Going, adds: list[AddFile]) -> tuple[Going, list[AddFile]]:
+    """The same files, as those of a commit that changes no row; refused where their rows differ."""
+    added = int(write_metrics(adds)["numOutputRows"])
+    if going.deleted is not None and going.deleted != added:
+        raise ConfigurationError(
+            f"Table {plan.stage.table!r} cannot be rewritten with dataChange=false",
+            why=f"{going.deleted} rows would go and {added} come: these are not the same rows",
+            fix="Leave dataChange out; or read the rows again, if others have been added since",
+        )
+    removes = [replace(remove, data_change=False) for remove in going.removes]
+    return replace(going, removes=removes), [replace(add, data_change=False) for add in adds]
+
+
 def overwritten(
     plan: RowPlan,
     adds: list[AddFile],
@@ -159,6 +203,7 @@ def overwritten(
     now: int,
     dynamic: bool = False,
     take: Take | None = None,
+    data_change: bool = True,
 ) -> Written:
     """The commit that puts staged rows in the place of others.
 
@@ -173,6 +218,8 @@ def overwritten(
     going: Going | None = None
     try:
         going = _going(plan, adds, snapshot, now=now, dynamic=dynamic, take=take)
+        if not data_change:
+            going, adds = _rearranged(plan, going, adds)
         if plan.replaces_schema and snapshot.clustering_columns:
             domains = snapshot.domain_metadata
             control += reclustered(snapshot.metadata, plan.metadata, domains)
@@ -183,7 +230,7 @@ def overwritten(
         raise
     removed = len(going.removes) - len(going.marked)
     metrics = {**write_metrics([*going.kept, *adds]), "numRemovedFiles": str(removed)}
-    if going.deleted is not None:
+    if going.deleted is not None and (plan.where is not None or plan.matching is not None):
         metrics["numDeletedRows"] = str(going.deleted)
         metrics["numCopiedRows"] = write_metrics(going.kept)["numOutputRows"]
     if going.changes:
@@ -232,7 +279,8 @@ def _going(
         return _partitions_go(adds, snapshot, now)
     if plan.where is None:
         rows = rows_of_files(snapshot.files(columns=COLUMNS))
-        return Going([remove_of(row, now) for row in rows], ReadSet(whole_table=True))
+        removes = [remove_of(row, now) for row in rows]
+        return Going(removes, ReadSet(whole_table=True), deleted=all_live_rows(rows))
     return _rows_go(plan, adds, snapshot, now)
 
 
@@ -266,7 +314,7 @@ def _partitions_go(adds: list[AddFile], snapshot: Snapshot, now: int) -> Going:
     )
     rows = rows_of_files(chosen_files(snapshot.files(where=among, columns=COLUMNS), in_them))
     read = ReadSet(partitions=in_them, files=frozenset(row["path"] for row in rows))
-    return Going([remove_of(row, now) for row in rows], read)
+    return Going([remove_of(row, now) for row in rows], read, deleted=all_live_rows(rows))
 
 
 def _comparable(column: StructField, text: str | None) -> Any:
@@ -310,7 +358,8 @@ def _rows_go(plan: RowPlan, adds: list[AddFile], snapshot: Snapshot, now: int) -
     if test is not None:
         removed = rows_of_files(chosen_files(found, test))
         read = ReadSet(partitions=test, files=frozenset(row["path"] for row in removed))
-        return Going([remove_of(row, now) for row in removed], read)
+        removes = [remove_of(row, now) for row in removed]
+        return Going(removes, read, deleted=all_live_rows(removed))
     rewriting = _Rewriting(snapshot, plan.stage, predicate)
     try:
         for position, row in enumerate(rows_of_files(found)):

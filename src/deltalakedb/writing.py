@@ -389,6 +389,28 @@ def rows_of_files(files: pa.Table) -> list[dict[str, Any]]:
     return files.to_pylist()  # type: ignore[no-any-return]
 
 
+def records_known(row: Mapping[str, Any]) -> int | None:
+    """How many rows a listed file has, deleted ones too; None where its statistics do not say."""
+    stats = None if row["stats"] is None else json.loads(row["stats"])
+    known = None if stats is None else stats.get("numRecords")
+    return None if known is None else int(known)
+
+
+def live_rows(row: Mapping[str, Any]) -> int | None:
+    """How many rows a listed file shows; None where its statistics do not say so."""
+    known = records_known(row)
+    if known is None:
+        return None
+    vector = row["deletion_vector"]
+    return known - (0 if vector is None else int(json.loads(vector)["cardinality"]))
+
+
+def all_live_rows(rows: Iterable[Mapping[str, Any]]) -> int | None:
+    """How many rows listed files show together; None where one of them does not say so."""
+    counts = [live_rows(row) for row in rows]
+    return None if None in counts else sum(count for count in counts if count)
+
+
 def remove_of(row: Mapping[str, Any], now: int, *, data_change: bool = True) -> RemoveFile:
     """The action that removes a listed file."""
     known = {

@@ -60,7 +60,7 @@ def answer(spark: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
             spark.sql(request["run"]).collect()
             table = pa.table({})
         elif "write" in request:
-            rows = spark.sql(request["write"]).coalesce(1)
+            rows = spark.sql(request["write"])
             rows = rows.alias(request["alias"]) if request["alias"] else rows
             writer = rows.write.format("delta").mode(request["mode"])
             writer.options(**request["options"]).save(request["to"])

@@ -326,6 +326,11 @@ class TableProperties:
         return int(self.value("delta.randomPrefixLength"))
 
     @property
+    def optimize_write(self) -> bool:
+        """Whether rows are shuffled to fewer, larger files before they are written."""
+        return bool(self.value("delta.autoOptimize.optimizeWrite"))
+
+    @property
     def compression_codec(self) -> str:
         """The Parquet codec for new data files, in lower case."""
         return str(self.value("delta.parquet.compression.codec")).lower()

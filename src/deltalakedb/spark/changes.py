@@ -45,6 +45,8 @@ from deltalakedb.writing import (
     Written,
     add_of,
     check_generated,
+    live_rows,
+    records_known,
     remove_of,
     rows_of_files,
     stage_plan,
@@ -412,18 +414,9 @@ def columns_named(names: Iterable[str]) -> list[Column]:
     return [F.col(quoted(name)) for name in names]
 
 
-def live_rows(row: Mapping[str, Any]) -> int | None:
-    """How many rows a listed file shows; None where its statistics do not say so."""
-    known = _records_known(row)
-    if known is None:
-        return None
-    vector = row["deletion_vector"]
-    return known - (0 if vector is None else int(json.loads(vector)["cardinality"]))
-
-
 def has_counts(rows: Iterable[Mapping[str, Any]]) -> bool:
     """Whether all files say how many rows they have, as files with deletion vectors must."""
-    return all(_records_known(row) is not None for row in rows)
+    return all(records_known(row) is not None for row in rows)
 
 
 def written_rows(adds: Iterable[AddFile]) -> int:
@@ -431,14 +424,8 @@ def written_rows(adds: Iterable[AddFile]) -> int:
     return sum(json.loads(add.stats)["numRecords"] for add in adds if add.stats)
 
 
-def _records_known(row: Mapping[str, Any]) -> int | None:
-    stats = None if row["stats"] is None else json.loads(row["stats"])
-    known = None if stats is None else stats.get("numRecords")
-    return None if known is None else int(known)
-
-
 def _records(row: Mapping[str, Any]) -> int:
-    known = _records_known(row)
+    known = records_known(row)
     assert known is not None  # noqa: S101 - see has_counts
     return known
 

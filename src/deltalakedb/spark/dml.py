@@ -21,7 +21,6 @@ from deltalakedb.spark.changes import (
     Touched,
     columns_named,
     has_counts,
-    live_rows,
     written_rows,
 )
 from deltalakedb.spark.conditions import (
@@ -35,7 +34,7 @@ from deltalakedb.spark.conditions import (
 from deltalakedb.spark.positions import CHOSEN, flagged, only
 from deltalakedb.spark.scan import FILE, ROW
 from deltalakedb.transaction.attempt import ReadSet
-from deltalakedb.writing import rows_of_files
+from deltalakedb.writing import all_live_rows, live_rows, rows_of_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,8 +56,8 @@ def delete(
     if found.exactly:
         rows = rows_of_files(found.files)
         change.remove(rows)
-        counts = [live_rows(row) for row in rows]
-        known = {} if None in counts else {"numDeletedRows": sum(c for c in counts if c)}
+        deleted = all_live_rows(rows)
+        known = {} if deleted is None else {"numDeletedRows": deleted}
         return change.commit("DELETE", parameters=found.parameters, metrics=known, read=found.read)
     try:
         chosen = _chosen(change, found)
@@ -82,8 +81,9 @@ def take_out(change: RowEdit, condition: Any) -> tuple[ReadSet, int | None]:
     """
     found = _found(change, condition, None)
     if found.exactly:
-        change.remove(rows_of_files(found.files))
-        return found.read, None
+        rows = rows_of_files(found.files)
+        change.remove(rows)
+        return found.read, all_live_rows(rows)
     chosen = _chosen(change, found)
     _delete_rows(change, chosen)
     return found.read, chosen.touched.changed

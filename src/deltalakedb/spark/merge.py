@@ -28,7 +28,6 @@ from deltalakedb.spark.changes import (
     RowChange,
     Touched,
     has_counts,
-    live_rows,
     written_rows,
 )
 from deltalakedb.spark.conditions import as_column, holds, partitions_read
@@ -37,6 +36,7 @@ from deltalakedb.spark.merge_meaning import Meaning
 from deltalakedb.spark.merge_plan import read_condition, small, source_bounds
 from deltalakedb.spark.scan import FILE, ROW, planned, quoted
 from deltalakedb.transaction.attempt import ReadSet
+from deltalakedb.writing import live_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

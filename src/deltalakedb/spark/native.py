@@ -92,6 +92,8 @@ def stage_natively(
     try:
         with _timestamps_as_micros(frame.sparkSession):
             writer = chosen.write.options(compression=_CODECS[layout.codec], **_ZSTD_LEVEL)
+            if plan.max_records is not None:
+                writer = writer.option("maxRecordsPerFile", plan.max_records)
             if layout.partition_columns:
                 writer = writer.partitionBy(*layout.partition_columns)
             # A path and no URI: Hadoop would take percent signs for themselves.

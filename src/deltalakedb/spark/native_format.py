@@ -252,9 +252,21 @@ def _check_schema(asked: _Reading, frame: DataFrame) -> None:
 
 def _save(frame: DataFrame, asked: _Writing) -> None:
     """Write the rows in one commit; a table that is not there is created by the same commit."""
+    from deltalakedb.spark.stage import FrameSource, is_adaptive
+
     given, mode = asked.given, asked.mode
     overwrite = mode == "overwrite"
     replaced = given.replaced(overwrite=overwrite)
+    data_change = given.data_change(overwrite=overwrite)
+    source = FrameSource(
+        frame, codec=given.codec(), max_records=given.max_records(), optimize=given.optimize()
+    )
+    if given.text("optimizeWrite") and given.optimize() and not is_adaptive(frame.sparkSession):
+        raise ConfigurationError(
+            "optimizeWrite is true, and Spark's adaptive execution is off",
+            why="It decides how many files the rows are shuffled to",
+            fix="Set spark.sql.adaptive.enabled to true, or leave the option out",
+        )
     how: dict[str, Any] = {
         "app_txn": given.app_txn(),
         "user_metadata": given.text("userMetadata"),
@@ -262,12 +274,12 @@ def _save(frame: DataFrame, asked: _Writing) -> None:
     }
     partition_by = given.names("partitionBy") if asked.partition_by is None else asked.partition_by
     with using_lake(given.catalog, given.storage_options) as lake:
-        table = _found(lake, given, create=replaced.matching is None)
+        table = _found(lake, given, create=replaced.matching is None and data_change)
         if table is None:
             try:
                 lake.create_table_as(
                     given.table,
-                    frame,
+                    source,
                     location=given.text("location") or "",
                     schema=columns_of(frame.schema),
                     partition_by=partition_by,
@@ -295,29 +307,24 @@ def _save(frame: DataFrame, asked: _Writing) -> None:
         overwrite_schema = overwrite and given.flag("overwriteSchema")
         if not overwrite_schema:
             check_partitions(table, partition_by)
-        if replaced.matching is not None:
-            written = write_overwrite(
-                table.snapshot(),
-                frame,
-                storage_options=lake.storage_options,
-                now=table.now_ms(),
-                merge_schema=merge_schema,
-                target_bytes=how["target_bytes"],
-                matching=replaced.matching,
-            )
-            table.commit_written(written.with_user_metadata(how["user_metadata"]), how["app_txn"])
-        elif overwrite:
-            table.overwrite(
-                frame,
-                where=replaced.where,
-                merge_schema=merge_schema,
-                overwrite_schema=overwrite_schema,
-                partition_by=(partition_by or None) if overwrite_schema else None,
-                dynamic=replaced.dynamic,
-                **how,
-            )
-        else:
-            table.append(frame, merge_schema=merge_schema, **how)
+        if not overwrite:
+            table.append(source, merge_schema=merge_schema, **how)
+            return
+        written = write_overwrite(
+            table.snapshot(),
+            source,
+            where=replaced.where,
+            storage_options=lake.storage_options,
+            now=table.now_ms(),
+            merge_schema=merge_schema,
+            overwrite_schema=overwrite_schema,
+            partition_by=(partition_by or None) if overwrite_schema else None,
+            dynamic=replaced.dynamic,
+            target_bytes=how["target_bytes"],
+            matching=replaced.matching,
+            data_change=data_change,
+        )
+        table.commit_written(written.with_user_metadata(how["user_metadata"]), how["app_txn"])
 
 
 def _found(lake: Lake, given: SourceOptions, *, create: bool) -> Table | None:

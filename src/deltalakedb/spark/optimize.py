@@ -30,11 +30,11 @@ from deltalakedb.maintenance.compaction import (
     files_to_optimize,
 )
 from deltalakedb.spark.assignments import name_parts
-from deltalakedb.spark.changes import live_rows, written_rows
+from deltalakedb.spark.changes import written_rows
 from deltalakedb.spark.scan import quoted, scan_files
 from deltalakedb.spark.sending import receive_add, receive_error, send_add, send_error
 from deltalakedb.spark.stage import stage_frame
-from deltalakedb.writing import rows_of_files
+from deltalakedb.writing import live_rows, rows_of_files
 
 if TYPE_CHECKING:
     import pyarrow as pa

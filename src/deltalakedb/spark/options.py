@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from deltalakedb.errors import ConfigurationError
+from deltalakedb.staging.layout import CODECS
 
 STORAGE: Final = "storage."
 """What the names of options of the object store begin with."""
@@ -60,6 +61,14 @@ def _whole(low: int) -> Callable[[str], int]:
         return number
 
     return read
+
+
+def _records(text: str) -> int:
+    """A limit, where zero and less mean none, as Spark has it."""
+    try:
+        return int(text)
+    except ValueError:
+        raise _Invalid("a whole number; 0 means no limit") from None
 
 
 def _version(text: str) -> int | str:
@@ -142,7 +151,11 @@ _OPTIONS: Final = (
     Option("replaceUsing", (Use.WRITE,), _columns),
     Option("replaceOn", (Use.WRITE,), _not_empty),
     Option("targetAlias", WRITES, _not_empty),
+    Option("dataChange", (Use.WRITE,), _flag),
     Option("targetFileBytes", WRITES, _size),
+    Option("maxRecordsPerFile", WRITES, _records),
+    Option("compression", WRITES, _one_of(*CODECS)),
+    Option("optimizeWrite", (Use.WRITE,), _flag),
     Option("userMetadata", WRITES),
     Option("txnAppId", WRITES),
     Option("txnVersion", (Use.WRITE,), _whole(0)),
@@ -164,12 +177,8 @@ NOT_HONOURED: Final[Mapping[str, str]] = {
     "allowSourceColumnDrop": _COLUMNS,
     "allowSourceColumnRename": _COLUMNS,
     "allowSourceColumnTypeChange": _COLUMNS,
-    "compression": "Set the table property delta.parquet.compression.codec",
-    "dataChange": "Leave it out; table.optimize() rearranges rows without changing any",
     "excludeRegex": _ALL_FILES,
     "ignoreFileDeletion": "Use ignoreDeletes, ignoreChanges or skipChangeCommits",
-    "maxRecordsPerFile": "Use targetFileBytes, or repartition the rows before they are written",
-    "optimizeWrite": "Leave it out; table.optimize() makes large files of small ones",
     "parquet.writer.version": _PARQUET,
     "schemaLocation": _COLUMNS,
     "schemaTrackingLocation": _COLUMNS,

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 _OPTIONS: Final = {
     "spark.sql.sources.partitionOverwriteMode": "partitionoverwritemode",
     "spark.databricks.delta.schema.autoMerge.enabled": "mergeschema",
+    "spark.databricks.delta.optimizeWrite.enabled": "optimizewrite",
+    "spark.sql.files.maxRecordsPerFile": "maxrecordsperfile",
 }
 _PROPERTIES: Final = "spark.databricks.delta.properties.defaults."
 _BETWEEN: Final = "\x00\x01"

@@ -178,6 +178,8 @@ class SourceOptions:
                 raise _together("partitionOverwriteMode", given[0])
             if self.flag("overwriteSchema"):
                 raise _together("overwriteSchema", given[0])
+            if not self.data_change(overwrite=True):
+                raise _together("dataChange=false", given[0])
             using, on = self._value("replaceUsing") or (), self._value("replaceOn")
             matching = Matching(using, on, None if using else alias)
         default = "static" if given else self.defaults.get(_OVERWRITE_MODE, "static")
@@ -185,8 +187,35 @@ class SourceOptions:
         return Replaced(where, mode == _DYNAMIC, matching)
 
     def _value(self, name: str) -> Any:
-        text = self.text(name)
+        """The value of an option, or of the session's setting for it; None where neither is."""
+        text = {**self.defaults, **self.other}.get(name.lower())
         return None if text is None else value_of(name, text)
+
+    def data_change(self, *, overwrite: bool) -> bool:
+        """Whether a write changes rows, or only moves them to other files."""
+        changes = self._value("dataChange") is not False
+        if not changes and not overwrite:
+            raise ConfigurationError(
+                "dataChange is false, and rows are appended",
+                why="No stream and no reader of the change feed would ever see them",
+                fix='Leave it out; it is for .mode("overwrite") with the same rows',
+            )
+        return changes
+
+    def codec(self) -> str | None:
+        """The codec of new files; None for that of the table."""
+        found: str | None = self._value("compression")
+        return found
+
+    def max_records(self) -> int | None:
+        """How many rows a new file has at most; None for any number."""
+        most: int = self._value("maxRecordsPerFile") or 0
+        return most if most > 0 else None
+
+    def optimize(self) -> bool | None:
+        """Whether rows are shuffled to fewer, larger files; None for what the table says."""
+        found: bool | None = self._value("optimizeWrite")
+        return found
 
     def app_txn(self) -> tuple[str, int] | None:
         """What lets a write count once, however often it is tried."""

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from deltalakedb.actions import AddFile
 from deltalakedb.errors import ConfigurationError, DeltaLakeDbError, TableNotFoundError
-from deltalakedb.overwriting import check_overwrite, overwritten
+from deltalakedb.overwriting import check_overwrite, check_rearranges, overwritten
 from deltalakedb.spark.sending import receive_add, send_add
 from deltalakedb.spark.source_options import SourceOptions, check_partitions, columns_of
 from deltalakedb.staging.stage import stage
@@ -60,6 +60,7 @@ class Target:
     version: int
     overwrite: bool
     dynamic: bool
+    data_change: bool
 
     @classmethod
     def planned(cls, given: SourceOptions, schema: StructType, *, overwrite: bool) -> Target:
@@ -73,12 +74,23 @@ class Target:
                 why="They are for Spark's own scan, and this is a data source in Python",
                 fix="Use replaceWhere, or import deltalakedb.spark in a classic session",
             )
+        if given.optimize():
+            raise ConfigurationError(
+                "The option optimizeWrite does not work here",
+                why="Rows that come to a data source in Python cannot be shuffled any more",
+                fix="Repartition them before they are written, or import deltalakedb.spark in a "
+                "classic session",
+            )
+        data_change = given.data_change(overwrite=overwrite)
         where, dynamic = replaced.where, replaced.dynamic
         overwrite_schema = overwrite and given.flag("overwriteSchema")
         # What is wrong whatever the table is like is told before one is created.
         check_overwrite((), where=where, overwrite_schema=overwrite_schema, dynamic=dynamic)
         with given.open() as lake:
-            table = _found_or_created(lake, given, schema, repartition=overwrite_schema)
+            if data_change:
+                table = _found_or_created(lake, given, schema, repartition=overwrite_schema)
+            else:
+                table = lake.table(given.table)
             state = table.state()
             if overwrite:
                 check_overwrite(
@@ -98,7 +110,11 @@ class Target:
                 where=where,
                 target_bytes=given.number("targetFileBytes"),
             )
-        return cls(given, plan, state.version, overwrite, dynamic)
+        if not data_change:
+            check_rearranges(plan)
+        files = replace(plan.stage, codec=given.codec(), max_records=given.max_records())
+        plan = replace(plan, stage=files)
+        return cls(given, plan, state.version, overwrite, dynamic, data_change)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Staged:
         """Stage the rows of a task."""
@@ -119,7 +135,14 @@ class Target:
             plan = replace(self.plan, base=state_of(snapshot))
             if self.overwrite:
                 now = table.now_ms()
-                written = overwritten(plan, adds, snapshot, now=now, dynamic=self.dynamic)
+                written = overwritten(
+                    plan,
+                    adds,
+                    snapshot,
+                    now=now,
+                    dynamic=self.dynamic,
+                    data_change=self.data_change,
+                )
             else:
                 written = appended(plan, adds)
             noted = written.with_user_metadata(self.given.text("userMetadata"))

@@ -34,7 +34,7 @@ from deltalakedb.staging.stage import Stager, stage
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from deltalakedb.actions.datatypes import StructType
     from deltalakedb.overwriting import Take
@@ -51,6 +51,12 @@ class FrameSource:
 
     generates: ClassVar[bool] = True
     frame: DataFrame
+    codec: str | None = None
+    """Of the new files; None for that of the table."""
+    max_records: int | None = None
+    """How many rows a new file has at most."""
+    optimize: bool | None = None
+    """Whether rows are shuffled to fewer, larger files; None for what the table says."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -89,7 +95,18 @@ class FrameSource:
         schema = plan.metadata.schema
         fit(FrameSource(filled(self.frame, schema)).schema, schema, table=plan.table)
         # Expressions of the table are about values of its types: hash(1) is not hash(1L).
-        return stage_frame_checked(filled(_widened(self.frame, schema), schema), plan)
+        rows = filled(_widened(self.frame, schema), schema)
+        plan = replace(plan, codec=self.codec, max_records=self.max_records)
+        frame, checked = _constrained(rows, plan)
+        return stage_frame(_shuffled(frame, plan) if self._optimizes(plan) else frame, checked)
+
+    def _optimizes(self, plan: StagePlan) -> bool:
+        """Whether to shuffle; without adaptive execution it would make more files, and not less."""
+        if not is_adaptive(self.frame.sparkSession):
+            return False
+        if self.optimize is None:
+            return TableProperties(plan.metadata.configuration).optimize_write
+        return self.optimize
 
 
 def frame_source(frame: DataFrame) -> FrameSource:
@@ -97,6 +114,16 @@ def frame_source(frame: DataFrame) -> FrameSource:
     if getattr(frame, "_jdf", None) is not None:
         install()
     return FrameSource(frame)
+
+
+def is_adaptive(spark: SparkSession) -> bool:
+    """Whether Spark makes partitions of a shuffle larger or smaller when it knows their sizes."""
+    return str(spark.conf.get("spark.sql.adaptive.enabled", "true")).lower() == "true"
+
+
+def _shuffled(frame: DataFrame, plan: StagePlan) -> DataFrame:
+    """The rows of each partition of the table together, in tasks of about the same size."""
+    return frame.hint("rebalance", *(quoted(name) for name in plan.metadata.partition_columns))
 
 
 def _widened(frame: DataFrame, schema: StructType) -> DataFrame:

@@ -22,6 +22,8 @@ from deltalakedb.staging.partitions import PartitionKey
 TARGET_FILE_BYTES: Final = 128 * 1024 * 1024
 STAGING_FOLDER: Final = "_deltalakedb_staging_"
 """What the names of folders inside a table begin with where files are written before they move."""
+CODECS: Final = ("none", "uncompressed", "snappy", "gzip", "zstd", "lz4_raw", "brotli")
+"""The codecs that Parquet files can be written with."""
 _CODECS: Final = {"uncompressed": "none", "lz4_raw": "lz4"}
 
 
@@ -34,6 +36,10 @@ class StagePlan:
     metadata: Metadata
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     target_bytes: int = TARGET_FILE_BYTES
+    max_records: int | None = None
+    """How many rows a file has at most; None for any number."""
+    codec: str | None = None
+    """One of CODECS; None for that of the table."""
     data_change: bool = True
     conditions: Mapping[str, str] = field(default_factory=dict)
     """What every row has to fulfil, beside the constraints of the table."""
@@ -69,7 +75,7 @@ class Layout:
         )
         self.data_columns = data.names
         self.file_schema = nullable(schema_to_arrow(data, physical=True), ids=True)
-        codec = properties.compression_codec.lower()
+        codec = plan.codec or properties.compression_codec.lower()
         self.codec = _CODECS.get(codec, codec)
         self._suffix = "" if self.codec == "none" else f".{self.codec}"
         self._prefix_length = (

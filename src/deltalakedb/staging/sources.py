@@ -63,6 +63,9 @@ def source_of(data: Any) -> Source:
     """The rows of whatever a user passes; ConfigurationError where there are none in it."""
     import pyarrow as pa
 
+    if hasattr(type(data), "generates"):
+        ready: Source = data
+        return ready
     other = _OTHERS.get(type(data).__module__.partition(".")[0])
     if other is not None:
         module, function = other

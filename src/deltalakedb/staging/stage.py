@@ -74,6 +74,18 @@ class Stager:
         self._sinks.delete(self._keys)
 
     def _write_part(self, values: PartitionKey, rows: pa.RecordBatch) -> None:
+        most = self._plan.max_records
+        while most is not None and rows.num_rows:
+            there = self._open[values].counter.rows if values in self._open else 0
+            some = rows.slice(0, most - there)
+            rows = rows.slice(some.num_rows)
+            self._write_rows(values, some)
+            if there + some.num_rows == most and values in self._open:
+                self._close(values)
+        if most is None:
+            self._write_rows(values, rows)
+
+    def _write_rows(self, values: PartitionKey, rows: pa.RecordBatch) -> None:
         file = self._open.pop(values, None)
         if file is None:
             if len(self._open) >= _MOST_OPEN_FILES:
