@@ -5,7 +5,8 @@ Guarantees:
 - Pure functions of bytes. A Parquet checkpoint is read by row groups: memory holds one batch of
   actions, never the whole state.
 - Statistics that a checkpoint has only as a struct (`stats_parsed`) become JSON text again.
-- What cannot be read is an InvalidLogError with the name of the file.
+- What cannot be read is an InvalidLogError with the name of the file; so is a file of more rows
+  than it can have actions.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "metaData": {"partitionColumns": [], "configuration": {}},
 }
 _BATCH: Final = 4096
+_FEW_ROWS: Final = 100_000
+"""So many rows are read however few bytes a file has. Beyond, an action takes a byte at least."""
 # Bounds in a checkpoint were cut when they were written.
 _NEVER_CUT: Final = 1_000_000
 
@@ -113,6 +116,7 @@ def _columns(
 
     try:
         parquet = _open(data)
+        _check_rows(parquet.metadata.num_rows, len(data), file)
         wanted = [name for name in names if name in parquet.schema_arrow.names]
         if not wanted:
             return
@@ -123,6 +127,15 @@ def _columns(
                     yield name, _rows(column.drop_null())
     except (pa.ArrowException, OSError, OverflowError, ValueError) as error:
         raise _damaged(file, str(error).splitlines()[0] if str(error) else "") from error
+
+
+def _check_rows(rows: int, size: int, file: str) -> None:
+    """Refuse a file that has far more rows than actions: reading nothing would take minutes."""
+    if rows > max(_FEW_ROWS, size):
+        raise _damaged(
+            file,
+            f"it has {rows} rows in {size} bytes, and every row of a checkpoint is an action",
+        )
 
 
 def _open(data: bytes) -> pq.ParquetFile:
