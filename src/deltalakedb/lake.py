@@ -323,6 +323,7 @@ class Lake:
         stage_from: int | None = None,
         spark: Any = None,
         allowed_roots: Sequence[str] = (),
+        trust_commits: bool = False,
     ) -> Table:
         """Take over an existing Delta table with its history; nothing is written at `location`.
 
@@ -335,7 +336,8 @@ class Lake:
         forgets them. With `spark`, a Spark session, its executors read and parse the commits.
 
         A log that names files outside the table, as that of a shallow clone does, is refused unless
-        they lie below one of `allowed_roots`, which the catalog keeps with the table.
+        they lie below one of `allowed_roots`, which the catalog keeps with the table. One whose
+        checkpoint contradicts its commits is refused unless it shall `trust_commits`.
         """
         from deltalakedb.transaction.take_over import STAGE_FROM, default_name, take_over
 
@@ -355,6 +357,7 @@ class Lake:
             stage_from=STAGE_FROM if stage_from is None else stage_from,
             parser=parser,
             allowed_roots=root_locations(allowed_roots),
+            trust_commits=trust_commits,
         )
         return Table(self.store, self._committer, self.mirror, record)
 

@@ -5,9 +5,12 @@ import socket
 import threading
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import deltalakedb
+from deltalakedb.deltalog.checkpoints import read_file_actions
 from deltalakedb.errors import (
     CommitRejectedError,
     ConfigurationError,
@@ -32,7 +35,7 @@ from fix_delta_log import (
     write_commit,
     write_lines,
 )
-from fix_lake import SCHEMA, Json, add, live_paths, remove, row_counts
+from fix_lake import SCHEMA, Json, add, live_paths, remove, row_counts, schema_json
 
 ICT = {"delta.enableInCommitTimestamps": "true"}
 
@@ -444,3 +447,81 @@ def test_roots_that_the_operator_allows(lake: Lake, folder: Path, tmp_path: Path
         table.commit([add(f"file://{tmp_path}/more/c")])
     assert table.allow_roots([f"{tmp_path}/more"])[-1] == f"file://{tmp_path}/more"
     assert lake.table("t").commit([add(f"file://{tmp_path}/more/c")]) == 2
+
+
+# --- checkpoints that contradict the commits ----------------------------------------------
+
+NAME = f"{1:020}.checkpoint.parquet"
+
+
+def changed(file: Json, **fields: object) -> Json:
+    return {"add": {**file["add"], **fields}}
+
+
+@pytest.mark.parametrize(
+    ("state", "problem"),
+    [
+        ([metadata(), add("f0")], "the live file 'f1' is not in the checkpoint"),
+        ([metadata(), add("f0"), add("f1"), add("f2")], "'f2' is in the checkpoint, and is not"),
+        ([metadata(), add("f0"), changed(add("f1"), size=7)], "live file 'f1' differ: size"),
+        (
+            [metadata(), add("f0"), changed(add("f1"), modificationTime=7)],
+            "live file 'f1' differ: modificationTime",
+        ),
+        ([metadata(configuration={"a": "b"}), add("f0"), add("f1")], "differs in a"),
+        (
+            [
+                metadata(),
+                add("f0"),
+                add("f1"),
+                {"domainMetadata": {"domain": "d", "configuration": "{}", "removed": False}},
+            ],
+            "the metadata domain 'd' differs",
+        ),
+    ],
+)
+def test_a_checkpoint_that_contradicts_the_commits_is_refused(
+    lake: Lake, folder: Path, state: list[Json], problem: str
+) -> None:
+    write_appends(folder, 3)
+    write_checkpoint(folder, NAME, [PROTOCOL, *state])
+    before = row_counts(lake)
+    for stage_from in (None, 1):
+        with pytest.raises(InvalidLogError, match="contradict its commits") as caught:
+            lake.import_table(str(folder), "t", stage_from=stage_from)
+        assert problem in caught.value.why
+        assert row_counts(lake) == before
+    table = lake.import_table(str(folder), "t", trust_commits=True)
+    assert live_paths(table) == ["f0", "f1", "f2"]
+    assert not lake.verify("t").ok
+
+
+def test_a_checkpoint_that_says_what_the_commits_say_is_fine(lake: Lake, folder: Path) -> None:
+    write_appends(folder, 3)
+    write_checkpoint(folder, NAME, [PROTOCOL, metadata(), add("./f0"), add("f1")])
+    assert live_paths(lake.import_table(str(folder), "t")) == ["f0", "f1", "f2"]
+
+
+@pytest.mark.parametrize("name", ["id", "ID"])
+def test_columns_of_the_same_name_are_refused(lake: Lake, folder: Path, name: str) -> None:
+    twice = schema_json("id", name)
+    write_commit(folder, 0, [PROTOCOL, metadata(schemaString=twice)])
+    with pytest.raises(InvalidLogError, match=f"'id' and '{name}' have the same name"):
+        lake.import_table(str(folder), "t")
+    assert lake.tables() == []
+
+
+def test_a_checkpoint_of_empty_rows_is_not_read_through(lake: Lake, folder: Path) -> None:
+    write_appends(folder, 3)
+    empty = pa.table({"add": pa.nulls(3_000_000, pa.struct({"path": pa.string()}))})
+    path = folder / "_delta_log" / NAME
+    pq.write_table(empty, path)
+    assert path.stat().st_size < 10_000
+    with pytest.raises(InvalidLogError, match="3000000 rows in"):
+        list(read_file_actions(path.read_bytes(), file=NAME))
+    # It is passed over, as any damaged one is, where the commits are there.
+    assert live_paths(lake.import_table(str(folder), "t")) == ["f0", "f1", "f2"]
+    lake.drop_table("t", force=True)
+    (folder / "_delta_log" / f"{0:020}.json").unlink()
+    with pytest.raises(InvalidLogError):
+        lake.import_table(str(folder), "t")

@@ -42,6 +42,21 @@ def check_schema(
     _check_partitioning(schema, partition_columns)
 
 
+def check_column_names(schema: StructType) -> None:
+    """Raise `InvalidSchemaError` unless names are unique at each level, ignoring case.
+
+    That is what a table of another writer has to have to be read; it may break the other rules.
+    """
+    _check_inner_names(schema, "")
+
+
+def _check_inner_names(data_type: DataType, at: str) -> None:
+    if isinstance(data_type, StructType):
+        _check_unique(data_type, at)
+    for step, inner in _inside(data_type):
+        _check_inner_names(inner, f"{at}.{step}" if at else step)
+
+
 def assign_column_mapping(
     schema: StructType, *, new_name: Callable[[StructField], str]
 ) -> tuple[StructType, int]:
@@ -128,15 +143,11 @@ def _check_decimal(data_type: DecimalType, at: str) -> None:
         )
 
 
-def _check_names(struct: StructType, at: str, *, column_mapping: bool) -> None:
+def _check_unique(struct: StructType, at: str) -> None:
     inside = f" inside {at!r}" if at else ""
     seen: dict[str, str] = {}
     for field in struct.fields:
         name = field.name
-        if not name:
-            raise InvalidSchemaError(
-                f"A column{inside} has an empty name", fix="Give every column a name"
-            )
         other = seen.get(name.lower())
         if other is not None:
             raise InvalidSchemaError(
@@ -145,6 +156,17 @@ def _check_names(struct: StructType, at: str, *, column_mapping: bool) -> None:
                 fix="Rename one of them",
             )
         seen[name.lower()] = name
+
+
+def _check_names(struct: StructType, at: str, *, column_mapping: bool) -> None:
+    _check_unique(struct, at)
+    inside = f" inside {at!r}" if at else ""
+    for field in struct.fields:
+        name = field.name
+        if not name:
+            raise InvalidSchemaError(
+                f"A column{inside} has an empty name", fix="Give every column a name"
+            )
         bad = sorted(FORBIDDEN_CHARACTERS.intersection(name))
         if bad and not column_mapping:
             raise InvalidSchemaError(

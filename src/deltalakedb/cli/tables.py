@@ -185,6 +185,12 @@ def import_table(
             "clone do; may be repeated.",
         ),
     ] = None,
+    trust_commits: Annotated[
+        bool,
+        typer.Option(
+            "--trust-commits", help="Import a log whose checkpoints contradict its commits."
+        ),
+    ] = False,
     discard: Annotated[
         bool, typer.Option("--discard", help="Forget an import that was never finished.")
     ] = False,
@@ -206,7 +212,13 @@ def import_table(
         return
     with open_lake(catalog, storage_option, new=True) as lake:
         with progress_bar("Reading the log", quiet=as_json) as tell:
-            made = lake.import_table(location, name, progress=tell, allowed_roots=allow_root or ())
+            made = lake.import_table(
+                location,
+                name,
+                progress=tell,
+                allowed_roots=allow_root or (),
+                trust_commits=trust_commits,
+            )
         _tell(made.snapshot(), made.name, made.location, as_json=as_json)
 
 

@@ -50,14 +50,14 @@ class OpenHistory:
         """The state that the history begins with, in batches; control actions come first."""
         pieces = self.plan.base_pieces
         if len(pieces) == 1 and isinstance(pieces[0], Checkpoint):
-            yield from _checkpoint_batches(pieces[0], self.spool)
+            yield from checkpoint_batches(pieces[0], self.spool)
         elif pieces:
             yield state_of(self._pieced_actions())
 
     def _pieced_actions(self) -> Iterator[Action]:
         for piece in self.plan.base_pieces:
             if isinstance(piece, Checkpoint):
-                for batch in _checkpoint_batches(piece, self.spool):
+                for batch in checkpoint_batches(piece, self.spool):
                     yield from batch
             else:
                 yield from self.commit(piece)
@@ -131,7 +131,8 @@ def fetch_checkpoint(checkpoint: Checkpoint, spool: Spool) -> None:
         ) from error
 
 
-def _checkpoint_batches(checkpoint: Checkpoint, spool: Spool) -> Iterator[list[Action]]:
+def checkpoint_batches(checkpoint: Checkpoint, spool: Spool) -> Iterator[list[Action]]:
+    """The actions of a checkpoint, in batches; control actions come first."""
     control: list[Action] = []
     sidecars: list[Sidecar] = []
     for file in checkpoint.files:

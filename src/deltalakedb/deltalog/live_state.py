@@ -17,10 +17,10 @@ import json
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.actions import (
     Action,
@@ -32,7 +32,11 @@ from deltalakedb.actions import (
     RemoveFile,
     Txn,
 )
+from deltalakedb.actions.features import reader_features, writer_features
 from deltalakedb.actions.file_paths import file_key
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _FORM: Final = struct.Struct("<qqQQQ?")
 _NAMES: Final = (
@@ -43,6 +47,20 @@ _NAMES: Final = (
     "baseRowId or defaultRowCommitVersion",
     "stats",
 )
+FILE_COLUMNS: Final = (
+    "path",
+    "dv_id",
+    "size_bytes",
+    "modification_time",
+    "partition_values",
+    "stats",
+    "deletion_vector",
+    "base_row_id",
+    "default_row_commit_version",
+)
+"""What a file of the catalog is described by."""
+_VECTOR: Final = ("storageType", "pathOrInlineDv", "sizeInBytes", "cardinality", "offset")
+_UNCOMPARED: Final = {"extra"}
 _canonical: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
@@ -106,6 +124,31 @@ def vector_fields(vector: DeletionVectorDescriptor) -> dict[str, Any]:
     return fields if vector.offset is None else {**fields, "offset": vector.offset}
 
 
+def described_files(
+    batch: pa.RecordBatch, bucket: int = 0, buckets: int = 1
+) -> Iterator[tuple[str, bytes]]:
+    """Files of the catalog, as columns, by their ids."""
+    columns = [batch.column(name).to_pylist() for name in FILE_COLUMNS]
+    for path, dv_id, size, time, values, stats, vector, *row_ids in zip(*columns, strict=True):
+        file = file_id(path, dv_id)
+        if in_bucket(file, bucket, buckets):
+            yield (
+                file,
+                describe_file(
+                    size=size,
+                    modification_time=time,
+                    partition_values=json.loads(values),
+                    deletion_vector=None if vector is None else _vector(json.loads(vector)),
+                    row_ids=(row_ids[0], row_ids[1]),
+                    has_stats=stats is not None,
+                ),
+            )
+
+
+def _vector(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: document[name] for name in _VECTOR if document.get(name) is not None}
+
+
 def differences(a: bytes, b: bytes, *, stats: bool = True) -> list[str]:
     """The names of the fields that differ; those of statistics only where they are asked for."""
     pairs = zip(_NAMES, _FORM.unpack(a), _FORM.unpack(b), strict=True)
@@ -161,3 +204,35 @@ def reconciled(actions: Iterable[Action]) -> Iterator[tuple[object, object]]:
             yield (DomainMetadata, action.domain), action.configuration
         else:
             yield type(action), action
+
+
+def protocol_differences(mine: Protocol, theirs: Protocol | None) -> Iterator[str]:
+    """What the log says differently of the protocol."""
+    if theirs is None:
+        yield "the log has no protocol"
+        return
+    for name in ("min_reader_version", "min_writer_version"):
+        a, b = getattr(mine, name), getattr(theirs, name)
+        if a != b:
+            yield f"the protocol has {name} {a} in the catalog and {b} in the log"
+    for kind, features in (("reader", reader_features), ("writer", writer_features)):
+        a, b = features(mine), features(theirs)
+        if a != b:
+            odd = ", ".join(sorted(a ^ b))
+            yield f"the {kind} features of the protocol differ in {odd}"
+
+
+def metadata_differences(mine: Metadata, theirs: Metadata | None) -> Iterator[str]:
+    """What the log says differently of the metaData."""
+    if theirs is None:
+        yield "the log has no metaData"
+        return
+    for column in fields(Metadata):
+        a, b = getattr(mine, column.name), getattr(theirs, column.name)
+        if column.name in _UNCOMPARED or a == b:
+            continue
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            odd = sorted(key for key in {*a, *b} if a.get(key) != b.get(key))
+            yield f"the {column.name} of the metaData differs in {', '.join(odd)}"
+        else:
+            yield f"the {column.name} of the metaData differs"

@@ -31,7 +31,11 @@ from deltalakedb.deltalog.listing import (
     plan_history,
     sort_log,
 )
-from deltalakedb.deltalog.live_state import reconciled
+from deltalakedb.deltalog.live_state import (
+    metadata_differences,
+    protocol_differences,
+    reconciled,
+)
 from deltalakedb.deltalog.names import LAST_CHECKPOINT, LOG, LogKind, commit_key, parse_name
 from deltalakedb.deltalog.replay import state_of
 from deltalakedb.errors import DeltaLakeDbError, InvalidLogError
@@ -43,11 +47,7 @@ from deltalakedb.mirror.verify_commits import (
     recorded_versions,
     take_scope,
 )
-from deltalakedb.mirror.verify_state import (
-    CatalogState,
-    metadata_differences,
-    protocol_differences,
-)
+from deltalakedb.mirror.verify_state import CatalogState
 from deltalakedb.progress import Phases, Progress
 from deltalakedb.store import mirror as queue
 from deltalakedb.telemetry import span

@@ -2,47 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
-from deltalakedb.actions import Metadata, Protocol
-from deltalakedb.actions.features import reader_features, writer_features
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.deltalog.live_state import (
+    FILE_COLUMNS,
     LiveState,
-    describe_file,
+    described_files,
     differences,
-    file_id,
-    in_bucket,
+    metadata_differences,
+    protocol_differences,
     shown,
 )
 from deltalakedb.snapshot.snapshot import open_snapshot
 from deltalakedb.store.reading import app_transactions, domain_metadata
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from deltalakedb.snapshot.snapshot import Snapshot
     from deltalakedb.store import Store, TableRecord
 
 BUCKET: Final = 500_000
 """How many live files are compared at once."""
 _BATCH: Final = 10_000
-_COLUMNS: Final = (
-    "path",
-    "dv_id",
-    "size_bytes",
-    "modification_time",
-    "partition_values",
-    "stats",
-    "deletion_vector",
-    "base_row_id",
-    "default_row_commit_version",
-)
-_VECTOR: Final = ("storageType", "pathOrInlineDv", "sizeInBytes", "cardinality", "offset")
-_UNCOMPARED: Final = {"extra"}
 
 
 def buckets_of(live_files: int) -> int:
@@ -96,8 +78,8 @@ class CatalogState:
         return compared + len(state.files)
 
     def _files(self, bucket: int, buckets: int) -> Iterator[tuple[str, bytes]]:
-        for batch in self.snapshot.iter_files(_BATCH, columns=_COLUMNS):
-            yield from _described(batch, bucket, buckets)
+        for batch in self.snapshot.iter_files(_BATCH, columns=FILE_COLUMNS):
+            yield from described_files(batch, bucket, buckets)
 
     def _compare_control(
         self, state: LiveState, tell: Callable[[str], None], *, from_checkpoint: bool
@@ -117,60 +99,6 @@ class CatalogState:
             if not domain.removed
         }
         _tell_maps("the metadata domain", self.domains, domains, tell)
-
-
-def _described(batch: pa.RecordBatch, bucket: int, buckets: int) -> Iterator[tuple[str, bytes]]:
-    columns = [batch.column(name).to_pylist() for name in _COLUMNS]
-    for path, dv_id, size, time, values, stats, vector, *row_ids in zip(*columns, strict=True):
-        file = file_id(path, dv_id)
-        if in_bucket(file, bucket, buckets):
-            yield (
-                file,
-                describe_file(
-                    size=size,
-                    modification_time=time,
-                    partition_values=json.loads(values),
-                    deletion_vector=None if vector is None else _vector(json.loads(vector)),
-                    row_ids=(row_ids[0], row_ids[1]),
-                    has_stats=stats is not None,
-                ),
-            )
-
-
-def _vector(document: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: document[name] for name in _VECTOR if document.get(name) is not None}
-
-
-def protocol_differences(mine: Protocol, theirs: Protocol | None) -> Iterator[str]:
-    """What the log says differently of the protocol."""
-    if theirs is None:
-        yield "the log has no protocol"
-        return
-    for name in ("min_reader_version", "min_writer_version"):
-        a, b = getattr(mine, name), getattr(theirs, name)
-        if a != b:
-            yield f"the protocol has {name} {a} in the catalog and {b} in the log"
-    for kind, features in (("reader", reader_features), ("writer", writer_features)):
-        a, b = features(mine), features(theirs)
-        if a != b:
-            odd = ", ".join(sorted(a ^ b))
-            yield f"the {kind} features of the protocol differ in {odd}"
-
-
-def metadata_differences(mine: Metadata, theirs: Metadata | None) -> Iterator[str]:
-    """What the log says differently of the metaData."""
-    if theirs is None:
-        yield "the log has no metaData"
-        return
-    for field in fields(Metadata):
-        a, b = getattr(mine, field.name), getattr(theirs, field.name)
-        if field.name in _UNCOMPARED or a == b:
-            continue
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
-            odd = sorted(key for key in {*a, *b} if a.get(key) != b.get(key))
-            yield f"the {field.name} of the metaData differs in {', '.join(odd)}"
-        else:
-            yield f"the {field.name} of the metaData differs"
 
 
 def _tell_maps(

@@ -204,7 +204,7 @@ class HistoryWriter:
         relation = ACTIVE_FILES if plan else UNPLANNED_FILES
         # DuckDB has no index to grow: it skips by ranges, which versions in order keep narrow.
         by_key = session.engine != "duckdb"
-        for group in self._groups():
+        for group in self.file_groups():
             session.insert_columns(relation, self._table_id, _sorted(group) if by_key else group)
         if self._used_plans - {plan}:
             # The planned columns changed after files of the history had been read.
@@ -219,7 +219,8 @@ class HistoryWriter:
             self._files = _with_ends(batches, _int64(self._intervals.removed))
         return self._files
 
-    def _groups(self) -> Iterator[pa.Table]:
+    def file_groups(self) -> Iterator[pa.Table]:
+        """The same, some at a time, however many they are."""
         whole = self.files()
         if whole is not None:
             for start in range(0, whole.num_rows, _SORTED_ROWS):

@@ -28,6 +28,7 @@ from deltalakedb.actions.features import check_readable
 from deltalakedb.actions.file_paths import ODD_PATH, is_absolute
 from deltalakedb.actions.planning import Plan, plan_of, plan_text
 from deltalakedb.actions.properties import TableProperties
+from deltalakedb.actions.schema_checks import check_column_names
 from deltalakedb.deltalog.fetch import Spool
 from deltalakedb.deltalog.history import OpenHistory, open_history
 from deltalakedb.deltalog.listing import Checkpoint, LogFile, list_log
@@ -52,7 +53,9 @@ from deltalakedb.snapshot.data_files import descriptor_of
 from deltalakedb.storage.file_places import FilePlaces
 from deltalakedb.store import TableRecord
 from deltalakedb.store.bulk import HistoryWriter, live_files, live_totals
+from deltalakedb.telemetry import warning
 from deltalakedb.transaction.change_table import check_name
+from deltalakedb.transaction.import_checkpoints import CheckpointCheck, checkpoints_to_compare
 from deltalakedb.transaction.import_stages import Stages, discard, find, fingerprint
 from deltalakedb.transaction.log_rows import (
     CommitFile,
@@ -107,6 +110,8 @@ class _Import:
     table_id: str
     writer: HistoryWriter
     places: FilePlaces
+    checkpoints: CheckpointCheck
+    trust_commits: bool = False
     tally: Tally = field(default_factory=Tally)
     protocol: Protocol | None = None
     metadata: Metadata | None = None
@@ -114,6 +119,7 @@ class _Import:
     begun: Sums = _NOTHING
     plan: Plan = ()
     has_own_uris: bool = False
+    resumed: bool = False
     pages: Pages | None = None
     write_pages: Callable[[TableRecord], None] | None = None
 
@@ -182,6 +188,7 @@ class _Import:
 
     def run_in_stages(self, parse: Parser, stages: Stages) -> TableRecord:
         """A transaction for some commits at a time, after those that are there already."""
+        self.resumed = bool(stages.written)
         for piece in stages.pieces():
             self._apply(piece)
             self._tell()
@@ -219,6 +226,7 @@ class _Import:
         sums, adds, removes = self.tally.apply(
             piece.spans, _files(piece.adds), _files(piece.removes)
         )
+        self.checkpoints.note(piece.others)
         control = dict(piece.others)
         commits = {commit.version: commit for commit in piece.commits}
         for span, own in zip(piece.spans, sums, strict=True):
@@ -301,6 +309,7 @@ class _Import:
 
     def _finish(self, session: Session) -> TableRecord:
         protocol, metadata = self._check_table()
+        self._check_checkpoints()
         self.phases.begin("Writing the newest state")
         if self.pages is not None:
             changes = [
@@ -355,7 +364,7 @@ class _Import:
         protocol, metadata = self._check_begun()
         check_readable(protocol, table=self.name)
         try:
-            _ = metadata.schema
+            check_column_names(metadata.schema)
         except InvalidSchemaError as error:
             raise InvalidLogError(
                 f"The schema of the table at {self.location} cannot be understood: {error.what}",
@@ -363,6 +372,30 @@ class _Import:
                 fix=error.fix,
             ) from error
         return protocol, metadata
+
+    def _check_checkpoints(self) -> None:
+        """Refuse a log whose readers see another table by its checkpoint than by its commits."""
+        if not self.checkpoints.checkpoints:
+            return
+        self.phases.begin("Comparing checkpoints")
+        complete = not self.resumed
+        problems = list(self.checkpoints.problems(self.writer.file_groups(), complete=complete))
+        if not problems:
+            return
+        if self.trust_commits:
+            warning(
+                "import_checkpoints_differ",
+                lambda: {"table": self.name, "location": self.location, "problems": problems},
+            )
+            return
+        raise InvalidLogError(
+            f"Checkpoints of {self.location} contradict its commits",
+            why=" | ".join(problems[:3]),
+            fix="Find out which of them is right: readers that begin with the checkpoint see "
+            "another table. With trust_commits=True the commits count; lake.repair then makes the "
+            "checkpoints anew. If the checkpoint is right, remove the commits up to its version "
+            "from a copy of the log, and import that",
+        )
 
     def _verify(self, session: Session) -> None:
         """Compare what the catalog answers with the replay; any difference ends the import."""
@@ -402,10 +435,12 @@ def take_over(
     stage_from: int = STAGE_FROM,
     parser: Parser | None = None,
     allowed_roots: Sequence[str] = (),
+    trust_commits: bool = False,
 ) -> TableRecord:
     """Import the Delta table at `storage` under `name`; its record in the registry.
 
-    `allowed_roots` are locations beside its own that its files may lie in.
+    `allowed_roots` are locations beside its own that its files may lie in. Checkpoints that
+    contradict the commits are refused unless it shall `trust_commits`.
 
     A log of `stage_from` commits or more is written in stages, and so is a very large one. Without
     `parser` its commits are parsed here.
@@ -416,7 +451,8 @@ def take_over(
         _refuse_taken(store, session, name, location)
         there = find(session, location)
     with Spool(storage) as spool:
-        history = open_history(list_log(storage), spool, location=location)
+        listing = list_log(storage)
+        history = open_history(listing, spool, location=location)
         plan = history.plan
         if there and there[-1].fingerprint != fingerprint(plan, there[-1].next_version):
             # The log is another one by now: what there is of it would be of no use.
@@ -428,7 +464,17 @@ def take_over(
         with HistoryWriter(table_id) as writer:
             places = FilePlaces(location, allowed_roots)
             work = _Import(
-                store, history, name, location, phases, table_id, writer, places, pages=pages
+                store,
+                history,
+                name,
+                location,
+                phases,
+                table_id,
+                writer,
+                places,
+                checkpoints_to_compare(listing, history, spool),
+                trust_commits=trust_commits,
+                pages=pages,
             )
             try:
                 with _parser(work, storage, parser) as parse:
