@@ -22,7 +22,7 @@ from deltalakedb.errors import ConfigurationError, TableExistsError
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.change import Change
-from deltalakedb.transaction.change_table import ROW_COLUMNS, record_of, with_row_columns
+from deltalakedb.transaction.change_table import ROW_COLUMNS, as_text, record_of, with_row_columns
 from deltalakedb.transaction.facts import CONSTRAINT_RULES
 from deltalakedb.writing import add_of, rows_of_files
 
@@ -53,7 +53,7 @@ def clone_change(
     """The commit that creates a shallow clone of a snapshot."""
     _check_apart(source, location)
     metadata = replace(
-        _cloned(source, properties or {}),
+        _cloned(source, {} if properties is None else properties),
         id=str(uuid.uuid4()),
         name=name,
         description=None,
@@ -89,7 +89,7 @@ def replacing_change(
     _check_apart(source, table.location)
     here = base.metadata
     metadata = replace(
-        _cloned(source, properties or {}),
+        _cloned(source, {} if properties is None else properties),
         id=here.id,
         name=here.name,
         description=here.description,
@@ -119,7 +119,7 @@ def roots_of(source: Snapshot) -> tuple[str, ...]:
 
 
 def _cloned(source: Snapshot, properties: Mapping[str, str]) -> Metadata:
-    given = {key: str(value) for key, value in properties.items()}
+    given = as_text(properties)
     check_properties(given)
     before = source.metadata.configuration
     if given.get(_MAPPING, before.get(_MAPPING, "none")) != before.get(_MAPPING, "none"):

@@ -90,13 +90,13 @@ def convert_change(
     tell no zone are in `zone`.
     """
     partitions = () if partition_schema is None else schema_from_any(partition_schema).fields
+    configuration = new_configuration(properties)
     phases = Phases(progress)
     phases.begin("Listing files")
     found = _discover(storage, location, [field.name for field in partitions])
     phases.begin("Reading footers", main=True)
     footers = _footers(TableFiles(location, storage_options), found, phases)
     schema = _with_partitions(_merged(found, footers), partitions)
-    configuration = new_configuration(properties or {})
     if "delta.columnMapping.mode" in configuration:
         raise ConfigurationError(
             f"The files at {location} cannot be converted to a table with column mapping",

@@ -16,7 +16,8 @@ class DeltaLakeDbError(Exception):
         self.what = what
         self.why = why
         self.fix = fix
-        super().__init__(what, why, fix)
+        # Not super(): a class that is also an error of another library calls that one's itself.
+        Exception.__init__(self, what, why, fix)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Errors cross process borders (Spark workers, multiprocessing); constructors with
@@ -55,7 +56,15 @@ class ConfigurationError(DeltaLakeDbError):
     """An option or argument has a value that cannot work."""
 
 
-class InvalidUrlError(ConfigurationError):
+class InvalidArgumentError(ConfigurationError, TypeError, ValueError):
+    """An argument of a call is of the wrong type, or has a value that can never be right.
+
+    It is also a `TypeError` and a `ValueError`: Delta and other libraries raise the one or the
+    other, and code that catches either of them catches this.
+    """
+
+
+class InvalidUrlError(InvalidArgumentError):
     """The catalog URL cannot be understood."""
 
 

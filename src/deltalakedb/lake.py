@@ -5,12 +5,27 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from datetime import UTC
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import UTC, tzinfo
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from deltalakedb.arguments import (
+    optional_kind,
+    optional_session,
+    optional_text,
+    optional_whole,
+    refuse,
+    require_flag,
+    require_flags,
+    require_function,
+    require_kind,
+    require_session,
+    require_text,
+    require_texts,
+    require_whole,
+)
 from deltalakedb.errors import (
     CommitOutcomeUnknownError,
     DeltaLakeDbError,
@@ -37,11 +52,12 @@ from deltalakedb.store.mirror import backlog_size
 from deltalakedb.table import Table
 from deltalakedb.transaction import change_table
 from deltalakedb.transaction.commit import Committer
+from deltalakedb.transaction.retry import RetryPolicy
 from deltalakedb.transaction.who import release, user_name
-from deltalakedb.writing import write_creation
+from deltalakedb.writing import check_write, write_creation
 
 if TYPE_CHECKING:
-    from datetime import datetime, tzinfo
+    from datetime import datetime
     from types import TracebackType
 
     from deltalakedb.clock import Clock
@@ -56,7 +72,6 @@ if TYPE_CHECKING:
     from deltalakedb.store.dialect import Session
     from deltalakedb.transaction.adopt import Adopted
     from deltalakedb.transaction.change import AppTxn, Change
-    from deltalakedb.transaction.retry import RetryPolicy
 
 _opened: Final[weakref.WeakSet[Lake]] = weakref.WeakSet()
 _opening: Final = threading.Lock()
@@ -103,6 +118,12 @@ class Lake:
         With `mirror="inline"` each commit is published to `_delta_log` before it returns, if the
         object store lets it; with "worker" that is left to `deltalakedb mirror run`.
         """
+        require_flag("create", create)
+        if committer is not None:
+            require_text("committer", committer)
+        optional_kind("retry", retry, RetryPolicy, "a RetryPolicy")
+        if clock is not None and not hasattr(clock, "now_ms"):
+            refuse("clock", clock, "a clock that has now_ms()")
         store = Store.open(url, clock=clock, storage_options=storage_options)
         try:
             store.migrator.ensure(create=create)
@@ -143,6 +164,8 @@ class Lake:
         """
         from deltalakedb.mirror.endpoint import MetricsEndpoint
 
+        require_whole("port", port)
+        require_text("host", host)
         return self._closing.enter_context(MetricsEndpoint(self.metrics, port=port, host=host))
 
     # --- tables ---------------------------------------------------------------------------
@@ -195,6 +218,7 @@ class Lake:
         `data` is what `Table.append` takes; its columns are those of the table, unless `schema`
         says more of them. With `where` rows that do not fulfil it are refused.
         """
+        check_write(app_txn=app_txn, user_metadata=user_metadata, target_bytes=target_bytes)
         source = source_of(data)
         columns = source.schema if schema is None else schema
         change, written = write_creation(
@@ -255,7 +279,10 @@ class Lake:
         from deltalakedb.cloning import clone_change, replacing_change, roots_of
         from deltalakedb.transaction.take_over import default_name
 
+        require_flag("replace", replace)
         place = table_location(location)
+        if name is not None:
+            change_table.check_name(name)
         snapshot = self.table(source).snapshot(version, timestamp=timestamp)
         if replace:
             with self.store.read() as session:
@@ -294,7 +321,12 @@ class Lake:
         from deltalakedb.converting import convert_change
         from deltalakedb.transaction.take_over import default_name
 
+        require_kind("zone", zone, tzinfo, "a time zone")
+        require_function("progress", progress)
+        optional_text("description", description)
         place = table_location(location)
+        if name is not None:
+            change_table.check_name(name)
         change = convert_change(
             self.open_storage(place),
             place,
@@ -341,6 +373,11 @@ class Lake:
         """
         from deltalakedb.transaction.take_over import STAGE_FROM, default_name, take_over
 
+        require_function("progress", progress)
+        optional_session("spark", spark)
+        optional_whole("stage_from", stage_from)
+        if name is not None:
+            change_table.check_name(name)
         place = table_location(location)
         parser = None
         if spark is not None:
@@ -369,7 +406,7 @@ class Lake:
 
     def open_storage(self, location: str) -> Storage:
         """The objects below a location, with the storage options of this lake."""
-        return open_storage(location, self.storage_options)
+        return open_storage(normalise_location(location), self.storage_options)
 
     @property
     def storage_options(self) -> dict[str, str]:
@@ -393,6 +430,7 @@ class Lake:
         Versions that are not published yet exist nowhere else: then it is refused, unless it is
         `force`d.
         """
+        require_flag("force", force)
         with self.store.write() as session:
             record = self._find(session, name)
             self.store.lock_head(session, record.table_id)
@@ -426,6 +464,8 @@ class Lake:
         from deltalakedb.leaving import export_table
         from deltalakedb.mirror.export import exported
 
+        require_flags(drop_features=drop_features, verify=verify)
+        require_function("progress", progress)
         with self.store.read() as session:
             try:
                 record = self._find(session, name)
@@ -464,6 +504,8 @@ class Lake:
         from deltalakedb.mirror.log_reader import LogReader
         from deltalakedb.mirror.verify import verify_table
 
+        optional_session("spark", spark)
+        require_function("progress", progress)
         record = self._record(name)
         storage = self.open_storage(record.location)
         open_reader = LogReader
@@ -485,6 +527,8 @@ class Lake:
         """
         from deltalakedb.mirror.repair import repair_table
 
+        require_flag("dry_run", dry_run)
+        require_function("progress", progress)
         record = self._record(name)
         storage = self.open_storage(record.location)
         return repair_table(self.store, storage, record, dry_run=dry_run, progress=progress)
@@ -525,6 +569,8 @@ class Lake:
         """
         from deltalakedb.mirror.expire import expire_table
 
+        require_flag("dry_run", dry_run)
+        optional_session("spark", spark)
         place = None if archive is None else self.open_storage(archive)
         write_parts = None
         if spark is not None and place is not None:
@@ -564,6 +610,8 @@ class Lake:
         WHERE clauses choose the files in the catalog. Views and tables of the session can be named
         too.
         """
+        require_session("spark", spark)
+        require_text("query", query)
         return import_module("deltalakedb.spark.sql").sql(spark, self, query)
 
     @contextmanager
@@ -584,10 +632,14 @@ class Lake:
             transaction.discard()
             raise
 
-    @contextmanager
-    def snapshot(self, names: Iterable[str]) -> Iterator[dict[str, Snapshot]]:
+    def snapshot(self, names: Iterable[str]) -> AbstractContextManager[dict[str, Snapshot]]:
         """Tables as they were at one instant, by name."""
-        wanted = [names] if isinstance(names, str) else list(names)
+        return self._at_one_instant(
+            require_texts("names", [names] if isinstance(names, str) else names)
+        )
+
+    @contextmanager
+    def _at_one_instant(self, wanted: list[str]) -> Iterator[dict[str, Snapshot]]:
         with self.store.read() as session:
             records = {name: self._find(session, name) for name in wanted}
             heads = self.store.heads(session, {one.table_id for one in records.values()})

@@ -30,7 +30,7 @@ from deltalakedb.staging.sinks import Sinks
 from deltalakedb.store.exports import gone
 from deltalakedb.transaction.open import AnyAction, OpenChange, check_app_txn
 from deltalakedb.transaction.state import TableState, load_state
-from deltalakedb.writing import Written, write_append, write_metrics
+from deltalakedb.writing import Written, check_write, write_append, write_metrics
 
 if TYPE_CHECKING:
     from deltalakedb.mirror.service import Mirror
@@ -161,6 +161,7 @@ class TransactionTable:
         target_bytes: int | None = None,
     ) -> None:
         """Add rows, when the transaction is committed; see `Table.append`."""
+        check_write(app_txn=app_txn, user_metadata=user_metadata)
         with self._part.lock:
             written = write_append(
                 self._part.change.table,
@@ -189,6 +190,7 @@ class TransactionTable:
 
         Rows that this transaction has added before are replaced like those of the table.
         """
+        check_write(app_txn=app_txn, user_metadata=user_metadata)
         with self._part.lock:
             snapshot = self._pending()
             written = write_overwrite(

@@ -44,6 +44,7 @@ from deltalakedb.writing import (
     RowPlan,
     Written,
     all_live_rows,
+    check_write,
     chosen_files,
     partition_test,
     plan_rows,
@@ -108,6 +109,13 @@ def write_overwrite(
 
     Without `data_change` they are the same rows in other files: readers of changes see none.
     """
+    check_write(
+        merge_schema=merge_schema,
+        overwrite_schema=overwrite_schema,
+        dynamic=dynamic,
+        data_change=data_change,
+        target_bytes=target_bytes,
+    )
     check_overwrite(
         snapshot.partition_columns, where=where, overwrite_schema=overwrite_schema, dynamic=dynamic
     )

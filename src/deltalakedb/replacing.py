@@ -15,6 +15,7 @@ from deltalakedb.actions.clustering import DOMAIN, FEATURE, clustering_domain
 from deltalakedb.actions.features import protocol_for, required_features, upgrade
 from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.actions.properties import check_properties
+from deltalakedb.arguments import optional_text, require_names, require_texts
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.change import Change
@@ -53,7 +54,10 @@ def replacement(
     Whoever changes the table meanwhile makes it fail.
     """
     base = state_of(snapshot)
-    given = as_text(properties or {})
+    partition_by = require_texts("partition_by", partition_by)
+    cluster_by = require_names("cluster_by", cluster_by)
+    optional_text("description", description)
+    given = as_text({} if properties is None else properties)
     check_properties(given)
     here = base.metadata
     kept = {key: here.configuration[key] for key in _KEPT if key in here.configuration}

@@ -6,12 +6,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from deltalakedb.errors import CommitConflictError, ConfigurationError, CorruptCatalogError
+from deltalakedb.arguments import (
+    optional_texts,
+    require_flag,
+    require_names,
+    require_text,
+    require_texts,
+    require_whole,
+)
+from deltalakedb.errors import (
+    CommitConflictError,
+    ConfigurationError,
+    CorruptCatalogError,
+    InvalidArgumentError,
+)
 from deltalakedb.overwriting import write_overwrite
 from deltalakedb.replacing import replacement
 from deltalakedb.snapshot import Snapshot
 from deltalakedb.snapshot.cache import SnapshotCache
-from deltalakedb.snapshot.listing import NO_LIMIT, check_count
+from deltalakedb.snapshot.listing import NO_LIMIT
 from deltalakedb.snapshot.page_builder import after_commit
 from deltalakedb.snapshot.resolve import check_version, resolve, to_milliseconds
 from deltalakedb.snapshot.retained import needed_files
@@ -25,7 +38,7 @@ from deltalakedb.transaction import change_table
 from deltalakedb.transaction.drop_features import drop_feature
 from deltalakedb.transaction.open import AnyAction, OpenChange, plain_change
 from deltalakedb.transaction.state import TableState, state_of
-from deltalakedb.writing import Written, write_append
+from deltalakedb.writing import Written, check_write, write_append
 
 if TYPE_CHECKING:
     from deltalakedb.actions import Action
@@ -112,6 +125,7 @@ class Table:
 
     def actions(self, version: int) -> list[Action]:
         """What a version's commit says; VersionNotFoundError for one that has expired."""
+        require_whole("version", version)
         with self._store.read() as session:
             found = self._store.actions_of(session, self.table_id, version)
         if not found:
@@ -169,7 +183,8 @@ class Table:
         Only those of one operation or committer, or committed from `since` to `until` (both
         included; a datetime or ISO 8601 text), where that is asked for.
         """
-        most = NO_LIMIT if limit is None else min(check_count("limit", limit), NO_LIMIT)
+        most = NO_LIMIT if limit is None else min(require_whole("limit", limit), NO_LIMIT)
+        optional_texts(operation=operation, committer=committer)
         first = 0 if since is None else to_milliseconds(since, name="since")
         last = LIVE if until is None else to_milliseconds(until, name="until")
         with span("deltalakedb.history", table=self.name):
@@ -200,17 +215,22 @@ class Table:
         A connection is held from the first one until the iterator is exhausted, closed or
         collected.
         """
+        optional_texts(operation=operation, committer=committer)
         first = 0 if since is None else to_milliseconds(since, name="since")
         last = LIVE if until is None else to_milliseconds(until, name="until")
-        with span("deltalakedb.history", table=self.name), self._store.read() as session:
-            yield from stream_history(
-                session,
-                self.table_id,
-                operation=operation,
-                committer=committer,
-                since=first,
-                until=last,
-            )
+
+        def stream() -> Iterator[VersionRecord]:
+            with span("deltalakedb.history", table=self.name), self._store.read() as session:
+                yield from stream_history(
+                    session,
+                    self.table_id,
+                    operation=operation,
+                    committer=committer,
+                    since=first,
+                    until=last,
+                )
+
+        return stream()
 
     def needed_files(self, since_ms: int) -> Iterator[tuple[str, str | None]]:
         """Paths of all files that the versions since a time need, with their deletion vectors."""
@@ -255,6 +275,7 @@ class Table:
         metadata of this commit, however that has changed: the commit replaces all files, or goes
         back to an earlier version.
         """
+        require_flag("replaces_all", replaces_all)
         if (
             operation_parameters is None
             and operation_metrics is None
@@ -308,6 +329,7 @@ class Table:
         NOT NULL and CHECK constraints are enforced, and files get exact statistics. With `app_txn`
         the rows are added at most once. `user_metadata` is a note in the history.
         """
+        check_write(app_txn=app_txn, user_metadata=user_metadata)
         written = write_append(
             self._record,
             self._base(),
@@ -343,6 +365,7 @@ class Table:
         `overwrite_schema` the table gets the columns of the new rows, and with `partition_by` other
         partitions too.
         """
+        check_write(app_txn=app_txn, user_metadata=user_metadata)
         written = write_overwrite(
             self.snapshot(),
             data,
@@ -390,6 +413,7 @@ class Table:
 
     def unset_properties(self, names: Iterable[str], *, if_exists: bool = False) -> Committed:
         """Remove table properties."""
+        require_flag("if_exists", if_exists)
         return self.commit_change(
             change_table.unset_properties(self._record, self._base(), names, if_exists=if_exists)
         )
@@ -403,13 +427,15 @@ class Table:
 
         Files are ordered by them when the table is optimised on Spark.
         """
+        names = require_names("columns", columns)
         now = self.snapshot()
         return self.commit_change(
-            change_table.cluster_by(self._record, state_of(now), columns, now.domain_metadata)
+            change_table.cluster_by(self._record, state_of(now), names, now.domain_metadata)
         )
 
     def upgrade_protocol(self, *features: str) -> Committed:
         """Add table features to the protocol."""
+        require_texts("features", features)
         return self.commit_change(
             change_table.upgrade_protocol(self._record, self._base(), features)
         )
@@ -419,6 +445,7 @@ class Table:
 
         Features that readers have to know stay: older versions may need them.
         """
+        require_text("name", name)
         now = self.snapshot()
         return self.commit_change(
             drop_feature(self._record, state_of(now), now.domain_metadata, name)
@@ -438,6 +465,7 @@ class Table:
 
         Name, location and history stay, so older versions can be read and restored.
         """
+        require_text("operation", operation)
         return self.commit_change(
             replacement(
                 self.snapshot(),
@@ -489,7 +517,7 @@ class Table:
             return self._base()
         state: object = state_of(base) if isinstance(base, Snapshot) else base
         if not isinstance(state, TableState) or state.table_id != self.table_id:
-            raise ConfigurationError(
+            raise InvalidArgumentError(
                 f"base={repr(base)[:200]} is no snapshot of table {self.name!r}",
                 fix="Pass what table.snapshot() of the same table gave",
             )

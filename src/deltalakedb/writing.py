@@ -18,6 +18,13 @@ from deltalakedb.actions.codec import from_dict
 from deltalakedb.actions.jsonvalue import dumps, loads
 from deltalakedb.actions.partition import decode_partition_value, decode_path
 from deltalakedb.actions.schema import StructType, physical_name
+from deltalakedb.arguments import (
+    optional_text,
+    optional_whole,
+    require_flags,
+    require_text,
+    require_texts,
+)
 from deltalakedb.errors import (
     CommitOutcomeUnknownError,
     ConfigurationError,
@@ -136,6 +143,30 @@ class RowPlan:
         unstage(self.stage, adds)
 
 
+def check_write(
+    *,
+    app_txn: object = None,
+    user_metadata: object = None,
+    target_bytes: object = None,
+    partition_by: object = None,
+    **flags: object,
+) -> None:
+    """Refuse arguments of a write that are of the wrong type, before anything is staged."""
+    if app_txn is not None:
+        check_app_txn(app_txn)
+    optional_text("user_metadata", user_metadata)
+    optional_whole("target_bytes", target_bytes, least=1)
+    if partition_by is not None:
+        require_texts("partition_by", partition_by)
+    require_flags(**flags)
+
+
+def check_where(where: object) -> None:
+    """Refuse a condition that new rows cannot be checked against."""
+    if where is not None:
+        require_text("where", where, fix="Pass SQL text, e.g. \"day = '2026-11-01'\"")
+
+
 def plan_rows(
     table: TableRecord,
     base: TableState,
@@ -151,6 +182,8 @@ def plan_rows(
     generates: bool = False,
 ) -> RowPlan:
     """Plan a write of rows with these columns; `generates` says that it computes generated ones."""
+    if partition_by is not None:
+        partition_by = require_texts("partition_by", partition_by)
     if partition_by is not None and not overwrite_schema:
         raise ConfigurationError(
             f"The partitions of table {table.name!r} cannot change by this write",
@@ -164,11 +197,7 @@ def plan_rows(
         partition_by=partition_by,
     )
     check_generated(table, metadata, generates=generates)
-    if where is not None and not isinstance(where, str):
-        raise ConfigurationError(
-            f"where={where!r} is no condition that the new rows can be checked against",
-            fix="Pass SQL text, e.g. \"day = '2026-11-01'\"",
-        )
+    check_where(where)
     conditions = {} if where is None else {"overwrite where": where}
     plan = stage_plan(table, metadata, storage_options, target_bytes, conditions)
     return RowPlan(
@@ -205,6 +234,7 @@ def write_append(
     target_bytes: int | None = None,
 ) -> Written:
     """Stage rows that are added to a table."""
+    check_write(merge_schema=merge_schema, target_bytes=target_bytes)
     source = source_of(data)
     plan = plan_rows(
         table,
@@ -236,6 +266,7 @@ def write_creation(
     # What is wrong with the table is told before anything is written.
     validate_commit(Summary(bare.actions), metadata=None, protocol=None, enforced=enforced)
     check_generated(bare.table, metadata, generates=generates)
+    check_where(where)
     conditions = {} if where is None else {"overwrite where": where}
     plan = RowPlan(
         stage_plan(bare.table, metadata, storage_options, target_bytes, conditions),

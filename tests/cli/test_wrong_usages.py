@@ -231,7 +231,7 @@ CHAPTERS: dict[str, list[Case]] = {
         Case(
             "An option with an unknown value",
             'deltalakedb.connect("sqlite:///lake.db", mirror="sometimes")',
-            "ConfigurationError",
+            "InvalidArgumentError",
         ),
         Case(
             "A table of a transaction does not exist",
@@ -256,7 +256,7 @@ CHAPTERS: dict[str, list[Case]] = {
         Case(
             "A table that does not exist, for Spark",
             'DeltaTable.forName(spark, "sales.order", catalog="sqlite:///lake.db")',
-            "TableNotFoundError",
+            "SparkTableNotFoundError",
             "spark",
         ),
         Case(

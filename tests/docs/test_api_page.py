@@ -33,7 +33,16 @@ NAMES = {
     for member in members.split(",")
 }
 # Types of Python and Spark, and those of ours that only our own code looks into.
-OTHERS = {"Any", "Callable", "DataFrame", "Iterable", "Iterator", "None", "Self"}
+OTHERS = {
+    "AbstractContextManager",
+    "Any",
+    "Callable",
+    "DataFrame",
+    "Iterable",
+    "Iterator",
+    "None",
+    "Self",
+}
 INTERNAL = {"Storage", "TableRecord", "TableState", "Action"}
 
 

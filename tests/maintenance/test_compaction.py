@@ -59,7 +59,7 @@ def test_only_some_partitions_and_only_so_large(table: Table) -> None:
     assert compact(table, target_bytes=10).version is None
     with pytest.raises(ConfigurationError, match="partitions alone"):
         compact(table, where="id = 1")
-    with pytest.raises(ConfigurationError, match="no size"):
+    with pytest.raises(ConfigurationError, match="no whole number"):
         compact(table, target_bytes=0)
 
 

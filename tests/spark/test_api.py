@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -241,7 +242,8 @@ def test_a_session_need_not_be_named(spark: SparkSession, url: str, tmp_path: Pa
         builder = DeltaTable.create().tableName("identity")
         with pytest.raises(ConfigurationError, match=r"'n'.*'no type'"):
             builder.addColumn("n", "no type")
-        for wrong in ({"generatedAlwaysAs": object()}, {"generatedByDefaultAs": object()}):
+        identity = SimpleNamespace(start=1, step=1)
+        for wrong in ({"generatedAlwaysAs": identity}, {"generatedByDefaultAs": identity}):
             with pytest.raises(ConfigurationError, match="identity"):
                 builder.addColumn("id", "long", **wrong)  # type: ignore[arg-type]
     finally:

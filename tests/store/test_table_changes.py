@@ -13,6 +13,7 @@ from deltalakedb.errors import (
     CommitRejectedError,
     ConfigurationError,
     DeltaLakeDbError,
+    InvalidArgumentError,
     InvalidSchemaError,
     MetadataChangedError,
     TableExistsError,
@@ -213,7 +214,7 @@ def test_a_location_is_a_place_that_can_be_reached(lake: Lake, location: Any) ->
     ("options", "error"),
     [
         ({"schema": "nonsense"}, InvalidSchemaError),
-        ({"schema": None}, InvalidSchemaError),
+        ({"schema": None}, InvalidArgumentError),
         ({"schema": schema_json("a", "A")}, CommitRejectedError),
         ({"partition_by": ["missing"]}, DeltaLakeDbError),
         ({"partition_by": ["day", "day"]}, DeltaLakeDbError),

@@ -45,7 +45,7 @@ from deltalakedb.actions.datatypes import (
 )
 from deltalakedb.actions.schema_checks import MAX_PRECISION
 from deltalakedb.actions.schema_json import schema_from_json
-from deltalakedb.errors import InvalidActionError, InvalidSchemaError
+from deltalakedb.errors import InvalidActionError, InvalidArgumentError, InvalidSchemaError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,7 +78,7 @@ def schema_from_any(x: Any) -> StructType:
         text = to_json()
         if isinstance(text, str):
             return schema_from_json(noted(text, x.fields))
-    raise InvalidSchemaError(
+    raise InvalidArgumentError(
         "Cannot understand the schema",
         why=f"it is a {type(x).__module__}.{type(x).__qualname__}",
         fix="Pass a pyarrow.Schema, a Spark StructType or the JSON text of a Delta schema",

@@ -14,7 +14,7 @@ from typing import Final
 from deltalakedb.actions.feature_use import Use, features_in_use
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.actions.values import Metadata, Protocol
-from deltalakedb.errors import InvalidActionError, UnsupportedFeatureError
+from deltalakedb.errors import InvalidActionError, InvalidArgumentError, UnsupportedFeatureError
 
 MAX_READER: Final = 3
 MAX_WRITER: Final = 7
@@ -246,6 +246,24 @@ def upgrade(protocol: Protocol, features: Iterable[str]) -> Protocol:
     return Protocol(
         MAX_READER, MAX_WRITER, tuple(sorted(readers)), tuple(sorted(writers)), protocol.extra
     )
+
+
+def legacy_features(reader: int, writer: int) -> list[str]:
+    """The features that versions of a protocol stand for; none where it lists features itself."""
+    if reader >= MAX_READER and writer < MAX_WRITER:
+        raise InvalidArgumentError(
+            f"Reader version {reader} cannot go with writer version {writer}",
+            why=f"Reader version {MAX_READER} lists features, which only writer version "
+            f"{MAX_WRITER} can",
+            fix=f"Pass ({MAX_READER}, {MAX_WRITER}), or a lower reader version",
+        )
+    if writer >= MAX_WRITER:
+        return []
+    return [
+        feature.name
+        for feature in FEATURES.values()
+        if 0 < feature.legacy_writer <= writer and feature.legacy_reader <= reader
+    ]
 
 
 def without(protocol: Protocol, features: Iterable[str]) -> Protocol:

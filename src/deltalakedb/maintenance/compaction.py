@@ -20,6 +20,7 @@ from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.actions.partition import decode_path
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.actions.schema import StructType
+from deltalakedb.arguments import optional_kind, require_function, require_kind, require_whole
 from deltalakedb.errors import ConfigurationError, UnsupportedFeatureError
 from deltalakedb.progress import Phases, Progress
 from deltalakedb.snapshot.dataset import open_dataset
@@ -28,6 +29,7 @@ from deltalakedb.snapshot.where import parse_where
 from deltalakedb.staging.layout import StagePlan
 from deltalakedb.staging.sinks import Sinks
 from deltalakedb.staging.stage import stage
+from deltalakedb.table import Table
 from deltalakedb.threads import Threads
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.state import state_of
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from deltalakedb.snapshot import Snapshot
-    from deltalakedb.table import Table
 
 TARGET_BYTES: Final = 1024 * 1024 * 1024
 _MOST_DELETED: Final = 0.05
@@ -116,11 +117,15 @@ def compact(
     where the work is done: here, unless it is given. `progress` is told how many groups of files
     of how many have been rewritten.
     """
+    require_kind("table", table, Table, "a table of a lake")
+    require_function("run", run)
+    require_function("progress", progress)
+    optional_kind("where", where, str, "SQL text")
     phases = Phases(progress)
     snapshot = table.snapshot()
-    target = TARGET_BYTES if target_bytes is None else target_bytes
-    if target <= 0:
-        raise ConfigurationError(f"{target} bytes is no size for a file", fix="Pass e.g. 2**30")
+    target = TARGET_BYTES
+    if target_bytes is not None:
+        target = require_whole("target_bytes", target_bytes, least=1, fix="Pass e.g. 2**30")
     phases.begin("Finding small files")
     files = files_to_optimize(snapshot, where)
     chosen = _bins(files, target)

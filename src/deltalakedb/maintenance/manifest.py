@@ -16,12 +16,13 @@ from deltalakedb.actions.datatypes import STRING
 from deltalakedb.actions.file_paths import absolute_path
 from deltalakedb.actions.partition import decode_path, partition_directory
 from deltalakedb.actions.properties import TableProperties
+from deltalakedb.arguments import require_kind
 from deltalakedb.errors import UnsupportedFeatureError
 from deltalakedb.storage import open_storage
+from deltalakedb.table import Table
 
 if TYPE_CHECKING:
     from deltalakedb.snapshot import Snapshot
-    from deltalakedb.table import Table
 
 FOLDER: Final = "_symlink_format_manifest"
 _NAME: Final = "manifest"
@@ -44,6 +45,7 @@ class Manifests:
 
 def symlink_manifests(table: Table) -> Manifests:
     """Write the manifests of the newest version of a table; those of older ones go."""
+    require_kind("table", table, Table, "a table of a lake")
     snapshot = table.snapshot()
     listed = _listed(snapshot)
     storage = open_storage(snapshot.table.location, snapshot.storage_options)

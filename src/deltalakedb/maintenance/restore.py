@@ -16,11 +16,13 @@ from deltalakedb.actions.clustering import DOMAIN as CLUSTERING
 from deltalakedb.actions.datatypes import StructField, StructType, physical_name
 from deltalakedb.actions.file_paths import vector_path
 from deltalakedb.actions.schema import schema_to_json
+from deltalakedb.arguments import require_kind
 from deltalakedb.errors import ConfigurationError, DataFileMissingError
 from deltalakedb.snapshot.data_files import descriptor_of
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.storage import open_storage
 from deltalakedb.storage.file_places import FilePlaces
+from deltalakedb.table import Table
 from deltalakedb.threads import Threads
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.facts import CONSTRAINT_RULES
@@ -28,7 +30,6 @@ from deltalakedb.writing import add_of, remove_of, rows_of_files
 
 if TYPE_CHECKING:
     from deltalakedb.snapshot import Snapshot
-    from deltalakedb.table import Table
 
 _LOOKERS: Final = 16
 _MARK: Final = "delta.identity.highWaterMark"
@@ -67,6 +68,7 @@ def restore(
     Whoever changes the table meanwhile makes it fail with a conflict. Files of the old version
     that vacuum has deleted are told before anything is committed.
     """
+    require_kind("table", table, Table, "a table of a lake")
     if (version is None) == (timestamp is None):
         raise ConfigurationError(
             "A restore needs a version or a timestamp, and not both",
@@ -120,7 +122,7 @@ def restore(
         replaces_all=True,
         # The rows were checked when they were first written, by the rules of that version, which
         # are those that come back.
-        enforced=CONSTRAINT_RULES,
+        enforced=frozenset(CONSTRAINT_RULES),
     )
     return Restore(**{**asdict(told), "version": int(committed)})
 

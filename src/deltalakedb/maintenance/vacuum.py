@@ -24,17 +24,18 @@ from typing import TYPE_CHECKING, Any, Final
 from deltalakedb.actions.features import check_writable, required_features
 from deltalakedb.actions.file_paths import vector_path
 from deltalakedb.actions.properties import TableProperties
+from deltalakedb.arguments import require_flags, require_function, require_kind, require_number
 from deltalakedb.deltalog.names import LOG, LogKind, parse_name
-from deltalakedb.errors import ConfigurationError, MirrorError
+from deltalakedb.errors import ConfigurationError, InvalidArgumentError, MirrorError
 from deltalakedb.progress import Phases, Progress
 from deltalakedb.snapshot.data_files import descriptor_of
 from deltalakedb.staging.layout import STAGING_FOLDER
 from deltalakedb.storage import open_storage
 from deltalakedb.storage.file_places import FilePlaces
+from deltalakedb.table import Table
 
 if TYPE_CHECKING:
     from deltalakedb.storage import ObjectInfo
-    from deltalakedb.table import Table
 
 _CHANGE_DATA: Final = "_change_data"
 _ICEBERG: Final = "metadata/"
@@ -76,6 +77,12 @@ def vacuum(
     files of how many have been deleted; with a method `phase` also what comes before (see
     `deltalakedb.progress`).
     """
+    require_kind("table", table, Table, "a table of a lake")
+    require_flags(dry_run=dry_run, allow_short_retention=allow_short_retention)
+    require_function("progress", progress)
+    if retention_hours is not None:
+        fix = "Pass 0 or more hours; the default is a week"
+        retention_hours = require_number("retention_hours", retention_hours, fix=fix)
     phases = Phases(progress)
     snapshot = table.snapshot()
     if "vacuumProtocolCheck" in required_features(snapshot.protocol):
@@ -131,7 +138,7 @@ def _hours(table: Table, least: timedelta, given: float | None, *, allowed: bool
     if given is None:
         return default
     if not 0 <= given < math.inf:
-        raise ConfigurationError(
+        raise InvalidArgumentError(
             f"A retention of {given} hours is no time", fix="Pass 0 or more; the default is a week"
         )
     if given < default and not allowed:

@@ -25,6 +25,7 @@ from deltalakedb.errors import (
     CommitOutcomeUnknownError,
     ConfigurationError,
     CorruptCatalogError,
+    InvalidArgumentError,
 )
 from deltalakedb.mirror.archive import (
     ArchivedFile,
@@ -218,11 +219,14 @@ def _cutoff(now: int, older_than: OlderThan, retention: timedelta) -> int:
         if older_than is None:
             age = retention
         elif isinstance(older_than, str):
-            age = parse_interval(older_than)
+            try:
+                age = parse_interval(older_than)
+            except ConfigurationError as error:
+                raise InvalidArgumentError(error.what, why=error.why, fix=error.fix) from None
         elif isinstance(older_than, timedelta):
             age = older_than
         else:
-            raise ConfigurationError(
+            raise InvalidArgumentError(
                 f"older_than={older_than!r} is no length of time",
                 fix="Pass a timedelta, text such as '30 days', or a datetime",
             )

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from deltalakedb.errors import ConfigurationError, TableNotFoundError
+from deltalakedb.arguments import require_text
+from deltalakedb.errors import InvalidArgumentError, TableNotFoundError
 from deltalakedb.mirror.inline import InlineMirror
 from deltalakedb.mirror.lease import LEASE_SECONDS
 from deltalakedb.mirror.worker import CONCURRENCY, Worker
@@ -59,7 +60,7 @@ class Mirror:
         self, store: Store, *, mode: str = "inline", schedule: RetrySchedule | None = None
     ) -> None:
         if mode not in ("inline", "worker"):
-            raise ConfigurationError(
+            raise InvalidArgumentError(
                 f"mirror={mode!r} is no way to publish",
                 fix="Pass 'inline' to publish right after each commit, or 'worker' to leave it to "
                 "`deltalakedb mirror run`",
@@ -127,6 +128,8 @@ class Mirror:
 
     def retry(self, table: str | None = None) -> list[Published]:
         """Try a table (or every table) again at once; one that has drifted is compared again."""
+        if table is not None:
+            require_text("table", table)
         now = self._store.clock.now_ms()
         with self._store.write() as session:
             chosen = self._chosen(session, table)

@@ -20,7 +20,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from deltalakedb.errors import CatalogError, ConfigurationError, DeltaLakeDbError
+from deltalakedb.arguments import refuse, require_number, require_whole
+from deltalakedb.errors import CatalogError, DeltaLakeDbError
 from deltalakedb.mirror.lease import LEASE_SECONDS, new_owner
 from deltalakedb.mirror.publish import Published, Publisher, Storages
 from deltalakedb.mirror.tending import Bell, Tending
@@ -70,11 +71,9 @@ class Worker:
         schedule: RetrySchedule | None = None,
         step: Callable[[str], None] | None = None,
     ) -> None:
-        if concurrency < 1:
-            raise ConfigurationError(
-                f"concurrency={concurrency!r} is no number of tables",
-                fix="Pass at least 1",
-            )
+        require_whole("concurrency", concurrency, least=1)
+        if require_number("lease_seconds", lease_seconds) <= 0:
+            refuse("lease_seconds", lease_seconds, "a number above 0")
         self.owner = owner or new_owner()
         self._store = store
         self._concurrency = concurrency

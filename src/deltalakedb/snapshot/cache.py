@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from deltalakedb.arguments import require_whole
 from deltalakedb.snapshot import listing
 from deltalakedb.snapshot.pages import without
 from deltalakedb.snapshot.resolve import resolve
@@ -45,10 +46,10 @@ class CachedSnapshot(Snapshot):
         names = listing.check_columns(columns)
         if where is not None or not set(names) <= set(self._files.column_names):
             return Snapshot.files(self, where, columns=names, limit=limit, offset=offset)
-        start = listing.check_count("offset", offset)
+        start = require_whole("offset", offset)
         if limit is None and not start:
             return self._files.select(names)
-        length = None if limit is None else listing.check_count("limit", limit)
+        length = None if limit is None else require_whole("limit", limit)
         ordered = self._files.sort_by([("path", "ascending"), ("dv_id", "ascending")])
         return ordered.select(names).slice(start, length)
 
@@ -62,7 +63,7 @@ class CachedSnapshot(Snapshot):
         names = listing.check_columns(columns)
         if where is not None or not set(names) <= set(self._files.column_names):
             return Snapshot.iter_files(self, batch_size, where, names)
-        size = listing.check_count("batch_size", batch_size, least=1)
+        size = require_whole("batch_size", batch_size, least=1)
         return _batches(self._files.select(names), size)
 
 

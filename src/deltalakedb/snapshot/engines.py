@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from deltalakedb.arguments import optional_kind
 from deltalakedb.errors import MissingDriverError
 from deltalakedb.snapshot.dataset import SnapshotDataset
 
@@ -35,6 +36,7 @@ def to_duckdb(
         import duckdb
     except ImportError:
         raise _not_installed("duckdb") from None
+    optional_kind("connection", connection, duckdb.DuckDBPyConnection, "a connection of DuckDB")
     return (duckdb if connection is None else connection).from_arrow(dataset)
 
 

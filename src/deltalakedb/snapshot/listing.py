@@ -5,13 +5,13 @@ Column names come from a closed set, keys are parameters, and a condition brings
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from deltalakedb.arguments import require_texts
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.snapshot.resolve import check_version
 from deltalakedb.store.arrow import FileQuery, schema_of
@@ -299,25 +299,12 @@ def check_columns(columns: Iterable[str] | None) -> tuple[str, ...]:
     """The columns that are asked for, or the default ones."""
     if columns is None:
         return DEFAULT_COLUMNS
-    given = [columns] if isinstance(columns, str) else list(columns)
+    given = require_texts("columns", columns, fix=f"Pass a list of some of: {', '.join(COLUMNS)}")
     unknown = [name for name in given if name not in COLUMNS]
-    if unknown or isinstance(columns, str) or not given or len(set(given)) < len(given):
+    if unknown or not given or len(set(given)) < len(given):
         raise ConfigurationError(
             f"columns={columns!r} cannot be listed",
             why=f"There is no {unknown[0]!r}" if unknown else "",
             fix=f"Pass a list of some of: {', '.join(COLUMNS)}",
         )
     return tuple(given)
-
-
-def check_count(name: str, value: Any, *, least: int = 0) -> int:
-    """A whole number that is not too small."""
-    try:
-        number = -1 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = -1
-    if number < least:
-        raise ConfigurationError(
-            f"{name}={value!r} is no whole number of at least {least}", fix="Pass an int"
-        )
-    return number

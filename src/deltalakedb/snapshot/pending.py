@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from deltalakedb.actions import Action, AddFile, Metadata, Protocol, RemoveFile
+from deltalakedb.arguments import require_whole
 from deltalakedb.snapshot import listing
 from deltalakedb.snapshot.added_files import files_of_adds
 from deltalakedb.snapshot.pages import without
@@ -49,9 +50,9 @@ class PendingSnapshot(Snapshot):
             found = without(found, self._gone)
         added = files_of_adds(self._added, self.version + 1, wide)
         found = pa.concat_tables([found, added])
-        start = listing.check_count("offset", offset)
+        start = require_whole("offset", offset)
         if limit is not None or start:
-            length = None if limit is None else listing.check_count("limit", limit)
+            length = None if limit is None else require_whole("limit", limit)
             found = found.sort_by([("path", "ascending"), ("dv_id", "ascending")])
             found = found.slice(start, length)
         return found.select(names)
@@ -63,7 +64,7 @@ class PendingSnapshot(Snapshot):
         columns: Iterable[str] | None = None,
     ) -> Generator[pa.RecordBatch, None, None]:
         """As `Snapshot.iter_files`, from memory."""
-        size = listing.check_count("batch_size", batch_size, least=1)
+        size = require_whole("batch_size", batch_size, least=1)
         yield from listing.rebatch(self.files(where, columns=columns).to_batches(), size)
 
 

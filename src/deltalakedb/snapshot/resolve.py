@@ -12,6 +12,7 @@ from deltalakedb.errors import (
     ConfigurationError,
     CorruptCatalogError,
     DeltaLakeDbError,
+    InvalidArgumentError,
     VersionNotFoundError,
 )
 from deltalakedb.store import Counts
@@ -146,7 +147,7 @@ def _whole(version: object) -> int:
             return operator.index(version)  # type: ignore[arg-type]
         except TypeError:
             pass
-    raise ConfigurationError(
+    raise InvalidArgumentError(
         f"version={version!r} is no whole number",
         fix="Pass an int, or a time as timestamp=…",
     )
@@ -162,12 +163,12 @@ def to_milliseconds(moment: datetime | str, *, name: str = "timestamp") -> int:
         try:
             given = datetime.fromisoformat(given.strip())
         except ValueError:
-            raise ConfigurationError(
+            raise InvalidArgumentError(
                 f"The {name} {moment!r} is not a time",
                 fix="Write it like 2026-11-01 or 2026-11-01T00:00:00Z",
             ) from None
     if not isinstance(given, datetime):
-        raise ConfigurationError(
+        raise InvalidArgumentError(
             f"The {name} {moment!r} is not a time",
             fix="Pass a datetime, or text like 2026-11-01T00:00:00Z",
         )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from deltalakedb.actions import Metadata, Protocol
 from deltalakedb.actions.clustering import clustering_paths, dotted
 from deltalakedb.actions.features import check_readable, writer_features
+from deltalakedb.arguments import optional_text, require_text, require_texts, require_whole
 from deltalakedb.snapshot import listing
 from deltalakedb.snapshot.pages import list_from_pages, stream_pages
 from deltalakedb.snapshot.resolve import check_version, resolve, to_datetime
@@ -114,6 +115,8 @@ class Snapshot:
 
         With `dv_id` it must have that deletion vector ('' for none), otherwise any or none.
         """
+        require_text("path", path)
+        optional_text("dv_id", dv_id)
         with span("deltalakedb.has_file", table=self.table.name):
             found = self._store.dialect.ask(
                 lambda session: reading.has_file(
@@ -153,8 +156,8 @@ class Snapshot:
             self.version,
             columns=names,
             predicate=listing.predicate_of(where, self.metadata),
-            limit=None if limit is None else listing.check_count("limit", limit),
-            offset=listing.check_count("offset", offset),
+            limit=None if limit is None else require_whole("limit", limit),
+            offset=require_whole("offset", offset),
         )
         return listing.read_table(self._store, self.table, query)
 
@@ -170,7 +173,7 @@ class Snapshot:
         the iterator is exhausted, closed or collected.
         """
         names = listing.check_columns(columns)
-        size = listing.check_count("batch_size", batch_size, least=1)
+        size = require_whole("batch_size", batch_size, least=1)
         if where is None:
             batches = stream_pages(
                 self._store, self.table, self.version, names, expected=self.num_files
@@ -200,13 +203,15 @@ class Snapshot:
 
     def to_arrow(self, where: Any = None, columns: Iterable[str] | None = None) -> pa.Table:
         """The rows, or those that fulfil `where`, in memory: all columns, or those named."""
-        return self.to_arrow_dataset(where).to_table(columns=columns)
+        names = None if columns is None else require_texts("columns", columns)
+        return self.to_arrow_dataset(where).to_table(columns=names)
 
     def to_polars(self, where: Any = None, columns: Iterable[str] | None = None) -> pl.DataFrame:
         """The same as a polars DataFrame."""
         from deltalakedb.snapshot.engines import to_polars
 
-        return to_polars(self.to_arrow_dataset(where), columns)
+        names = None if columns is None else require_texts("columns", columns)
+        return to_polars(self.to_arrow_dataset(where), names)
 
     def to_duckdb(
         self, where: Any = None, connection: duckdb.DuckDBPyConnection | None = None

@@ -7,7 +7,7 @@ from datetime import UTC, tzinfo
 from typing import Any
 
 from deltalakedb.actions.datatypes import StructType
-from deltalakedb.errors import InvalidConditionError, UnsupportedConditionError
+from deltalakedb.errors import InvalidArgumentError, UnsupportedConditionError
 from deltalakedb.snapshot.binding import Binder
 from deltalakedb.snapshot.predicate import (
     Constant,
@@ -67,7 +67,7 @@ def _read(where: Any, binder: Binder, *, strict: bool) -> Predicate:
             from deltalakedb.snapshot.where_arrow import read_arrow
 
             return read_arrow(where, binder, strict=strict)
-    raise InvalidConditionError(
+    raise InvalidArgumentError(
         f"Cannot understand a condition of type {type(where).__name__}",
         fix="Pass SQL text, a pyarrow.compute.Expression, or filters of pyspark.sql.datasource",
     )

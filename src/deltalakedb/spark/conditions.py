@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from deltalakedb.errors import ConfigurationError, InvalidConditionError
+from deltalakedb.arguments import refuse
+from deltalakedb.errors import InvalidConditionError
 from deltalakedb.snapshot.predicate import (
     Constant,
     Opaque,
@@ -31,17 +32,17 @@ _SPECIAL: Final = re.compile(r"['\"]\s*(?:now|today|tomorrow|yesterday)\b", re.I
 
 def as_column(condition: Any, what: str = "The condition") -> Column:
     """SQL text or a Column, as a Column."""
+    from pyspark.sql import Column
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
     if isinstance(condition, str):
+        if not condition.strip():
+            raise InvalidConditionError(f"{what} is empty", fix="Write an expression in SQL")
         return F.expr(condition)
-    if not hasattr(condition, "cast") or not hasattr(condition, "isNull"):
-        raise ConfigurationError(
-            f"{what} is a {type(condition).__name__}",
-            fix="Pass SQL text, e.g. \"id = 3\", or a Column, e.g. F.col('id') == 3",
-        )
-    column: Column = condition
-    return column
+    if not isinstance(condition, Column):
+        fix = "Pass SQL text, e.g. \"id = 3\", or a Column, e.g. F.col('id') == 3"
+        refuse(what, condition, "SQL text or a Column", fix=fix)
+    return condition
 
 
 def holds(condition: Any) -> Column:

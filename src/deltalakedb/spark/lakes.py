@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from deltalakedb.errors import ConfigurationError
+from deltalakedb.arguments import require_session
+from deltalakedb.errors import ConfigurationError, InvalidArgumentError
 from deltalakedb.lake import Lake, open_lakes
 from deltalakedb.spark.session import all_settings
+from deltalakedb.storage.opening import check_options
 from deltalakedb.store.url import parse_url
 
 if TYPE_CHECKING:
@@ -32,16 +34,22 @@ def lake_of(
 
     Options of the object store are taken from `spark.deltalakedb.storage.*` where none are given.
     """
+    require_session("sparkSession", spark)
     if isinstance(catalog, Lake):
         return catalog
-    url = catalog or spark.conf.get(CATALOG, None)
-    if not url:
+    options = None if storage_options is None else check_options(storage_options)
+    url: object = spark.conf.get(CATALOG, None) if catalog is None else catalog
+    if url is None:
         raise ConfigurationError(
             "No catalog is named",
             fix=f"Pass catalog='sqlite:///lake.db', or set {CATALOG} in the session",
         )
-    options = _session_options(spark) if storage_options is None else dict(storage_options)
-    return open_lake(url, options)
+    if not isinstance(url, str):
+        # Not its value: a URL may have a password in it.
+        raise InvalidArgumentError(
+            f"catalog is a {type(url).__name__}", fix="Pass the URL of a catalog, or a lake"
+        )
+    return open_lake(url, _session_options(spark) if options is None else options)
 
 
 def open_lake(url: str, storage_options: Mapping[str, str]) -> Lake:

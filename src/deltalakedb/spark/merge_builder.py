@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from deltalakedb.errors import ConfigurationError
+from deltalakedb.spark.arguments import (
+    check_assignments,
+    check_condition,
+    check_frame,
+    check_syntax,
+)
 from deltalakedb.spark.merge import merge
 from deltalakedb.spark.merge_clauses import ALL, Act, Clause, Kind
 
@@ -31,6 +36,9 @@ class DeltaMergeBuilder:
     ) -> None:
         self._spark = spark
         self._table = table
+        check_frame("source", source)
+        check_condition(condition)
+        check_syntax(spark, [condition])
         self._source = source
         self._condition = condition
         self._alias = alias
@@ -43,7 +51,7 @@ class DeltaMergeBuilder:
         set: Mapping[str, str | Column] | None = None,  # noqa: A002 - Delta's name
     ) -> DeltaMergeBuilder:
         """Change columns of rows that match."""
-        return self._add("matched", "update", condition, _given("set", set))
+        return self._add("matched", "update", condition, check_assignments("set", set))
 
     def whenMatchedUpdateAll(self, condition: str | Column | None = None) -> DeltaMergeBuilder:
         """Take all columns of rows that match from the source."""
@@ -59,7 +67,7 @@ class DeltaMergeBuilder:
         values: Mapping[str, str | Column] | None = None,
     ) -> DeltaMergeBuilder:
         """Insert rows of the source that match nothing; columns that are not named are null."""
-        return self._add("not matched", "insert", condition, _given("values", values))
+        return self._add("not matched", "insert", condition, check_assignments("values", values))
 
     def whenNotMatchedInsertAll(self, condition: str | Column | None = None) -> DeltaMergeBuilder:
         """Insert rows of the source that match nothing, with all their columns."""
@@ -71,7 +79,9 @@ class DeltaMergeBuilder:
         set: Mapping[str, str | Column] | None = None,  # noqa: A002 - Delta's name
     ) -> DeltaMergeBuilder:
         """Change columns of rows of the table that nothing in the source matches."""
-        return self._add("not matched by source", "update", condition, _given("set", set))
+        return self._add(
+            "not matched by source", "update", condition, check_assignments("set", set)
+        )
 
     def whenNotMatchedBySourceDelete(
         self, condition: str | Column | None = None
@@ -114,14 +124,9 @@ class DeltaMergeBuilder:
         condition: _Condition,
         assignments: Mapping[str, Any] | str | None,
     ) -> DeltaMergeBuilder:
+        if condition is not None:
+            check_condition(condition)
+        values = assignments.values() if isinstance(assignments, Mapping) else ()
+        check_syntax(self._spark, [condition, *values])
         self._clauses.append(Clause(kind, act, condition, assignments))
         return self
-
-
-def _given(name: str, values: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    if not isinstance(values, Mapping) or not values:
-        raise ConfigurationError(
-            f"{name}={values!r} sets nothing",
-            fix=f"Pass columns and expressions, e.g. {name}={{'price': 's.price'}}",
-        )
-    return values

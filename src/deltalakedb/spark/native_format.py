@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.errors import ConfigurationError, TableExistsError, TableNotFoundError
 from deltalakedb.overwriting import write_overwrite
+from deltalakedb.spark.errors import analysis_errors
 from deltalakedb.spark.lakes import session_settings, using_lake
 from deltalakedb.spark.options import Use
 from deltalakedb.spark.scan import session_zone
@@ -218,6 +219,7 @@ class _Writing:
 # --- doing it -----------------------------------------------------------------------------
 
 
+@analysis_errors()
 def _loaded(spark: SparkSession, asked: _Reading) -> DataFrame:
     """The rows, or the changes of rows, that are asked for."""
     from deltalakedb.spark.feed import feed_frame
@@ -250,6 +252,7 @@ def _check_schema(asked: _Reading, frame: DataFrame) -> None:
         )
 
 
+@analysis_errors()
 def _save(frame: DataFrame, asked: _Writing) -> None:
     """Write the rows in one commit; a table that is not there is created by the same commit."""
     from deltalakedb.spark.stage import FrameSource, is_adaptive

@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 from deltalakedb.actions import AddFile
 from deltalakedb.actions.clustering import clustering_paths, dotted
 from deltalakedb.actions.datatypes import ColumnPath, DataType, DecimalType, StructType
-from deltalakedb.errors import ConfigurationError, DataFileError, DeltaLakeDbError
+from deltalakedb.errors import (
+    ConfigurationError,
+    DataFileError,
+    DeltaLakeDbError,
+    InvalidArgumentError,
+)
 from deltalakedb.maintenance.compaction import (
     TARGET_BYTES,
     Bin,
@@ -212,7 +217,7 @@ def _unordered(rows: list[dict[str, Any]], names: list[str]) -> list[dict[str, A
 def _checked(snapshot: Snapshot, columns: Sequence[str]) -> list[ColumnPath]:
     """The columns to order by, as the table spells them; fields of structs by their paths."""
     if not columns:
-        raise ConfigurationError("There is no column to order by", fix="Name one, e.g. 'id'")
+        raise InvalidArgumentError("There is no column to order by", fix="Name one, e.g. 'id'")
     partitions = {name.lower() for name in snapshot.partition_columns}
     paths: list[ColumnPath] = []
     for given in columns:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from deltalakedb.arguments import require_text
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.maintenance.compaction import TARGET_BYTES, Compaction
+from deltalakedb.spark.arguments import column_names
 from deltalakedb.spark.optimize import cluster, optimize, z_order
 from deltalakedb.staging.counting import Covered
 
@@ -49,7 +51,7 @@ class DeltaOptimizeBuilder:
 
     def where(self, partitionFilter: str) -> DeltaOptimizeBuilder:
         """Only partitions for which this is true."""
-        self._where = partitionFilter
+        self._where = require_text("partitionFilter", partitionFilter)
         return self
 
     def executeCompaction(self) -> DataFrame:
@@ -78,6 +80,7 @@ class DeltaOptimizeBuilder:
 
         A field of a struct is named by its path, as in "address.city".
         """
+        names = column_names("cols", cols)
         by = self._table.snapshot().clustering_columns
         if by:
             raise ConfigurationError(
@@ -86,7 +89,6 @@ class DeltaOptimizeBuilder:
                 fix="Use executeCompaction(), or cluster the table by other columns: cluster_by",
             )
         started = self._table.now_ms()
-        names = [name for one in cols for name in ([one] if isinstance(one, str) else one)]
         done = z_order(
             self._spark,
             self._table,

@@ -20,9 +20,11 @@ from sqlglot import Token, TokenType
 from sqlglot import expressions as ast
 from sqlglot.errors import SqlglotError
 
+from deltalakedb.arguments import require_names
 from deltalakedb.errors import InvalidConditionError, UnsupportedFeatureError
 from deltalakedb.snapshot.predicate import Predicate, conjunction
 from deltalakedb.snapshot.where_sql import SparkSql
+from deltalakedb.spark.errors import analysis_errors
 from deltalakedb.spark.moments import moment
 from deltalakedb.spark.native_format import install
 from deltalakedb.spark.query_text import conjuncts
@@ -49,8 +51,11 @@ def register(
     from deltalakedb.spark.lakes import lake_of
 
     lake = lake_of(spark, catalog)
-    wanted = [table.name for table in lake.tables()] if names is None else list(names)
-    with lake.snapshot(wanted) as at:
+    if names is None:
+        wanted = [table.name for table in lake.tables()]
+    else:
+        wanted = require_names("names", names)
+    with analysis_errors(), lake.snapshot(wanted) as at:
         for name, snapshot in at.items():
             scan(spark, snapshot).createOrReplaceTempView(quoted(name))
     return wanted

@@ -8,12 +8,27 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from deltalakedb.actions.features import FEATURES, upgrade
-from deltalakedb.errors import ConfigurationError, TableNotFoundError, UnsupportedFeatureError
+from deltalakedb.actions.features import MAX_READER, MAX_WRITER, legacy_features, upgrade
+from deltalakedb.arguments import (
+    optional_text,
+    refuse,
+    require_flag,
+    require_number,
+    require_text,
+    require_whole,
+)
+from deltalakedb.errors import (
+    ConfigurationError,
+    InvalidArgumentError,
+    TableNotFoundError,
+    UnsupportedFeatureError,
+)
 from deltalakedb.maintenance import Restore, restore, symlink_manifests, vacuum
 from deltalakedb.maintenance.manifest import FOLDER
 from deltalakedb.snapshot.resolve import to_datetime
+from deltalakedb.spark.arguments import check_assignments, check_condition
 from deltalakedb.spark.dml import delete, update
+from deltalakedb.spark.errors import SparkParseError, analysis_errors
 from deltalakedb.spark.hadoop import storage_options_of
 from deltalakedb.spark.lakes import lake_of
 from deltalakedb.spark.merge_builder import DeltaMergeBuilder
@@ -78,8 +93,10 @@ class DeltaTable:
 
         "delta.`path`" names the table at a location.
         """
+        name = require_text("tableOrViewName", tableOrViewName)
         lake = lake_of(sparkSession, catalog, storage_options)
-        return cls(sparkSession, lake, lake.table(_identified(tableOrViewName)))
+        with analysis_errors():
+            return cls(sparkSession, lake, lake.table(_identified(name)))
 
     @classmethod
     def forPath(
@@ -96,8 +113,10 @@ class DeltaTable:
         `hadoopConf` are settings of Hadoop's connector for S3, such as `fs.s3a.access.key`: they
         are taken for the options of the object store of that name, unless these are given.
         """
-        if hadoopConf and not isinstance(hadoopConf, Mapping):
-            raise ConfigurationError(
+        require_text("path", path)
+        if hadoopConf is not None and not isinstance(hadoopConf, Mapping):
+            # Not its values: some are secrets.
+            raise InvalidArgumentError(
                 f"hadoopConf is a {type(hadoopConf).__name__}",
                 fix="Pass settings of Hadoop as a dict; a catalog is passed as catalog=…",
             )
@@ -110,8 +129,9 @@ class DeltaTable:
         cls, sparkSession: SparkSession, identifier: str, catalog: str | Lake | None = None
     ) -> bool:
         """Whether the catalog has a table of that name or location."""
+        name = _identified(require_text("identifier", identifier))
         try:
-            lake_of(sparkSession, catalog).table(_identified(identifier))
+            lake_of(sparkSession, catalog).table(name)
         except TableNotFoundError:
             return False
         return True
@@ -167,18 +187,20 @@ class DeltaTable:
         Partition columns come with their types, as "day date, n int" or as a StructType. The table
         is called like the last part of the path, unless a name is given.
         """
+        require_text("identifier", identifier)
         lake = lake_of(sparkSession, catalog)
         given: Any = partitionSchema
         if isinstance(given, str):
-            given = _parsed_ddl(given)
+            given = _parsed_ddl(require_text("partitionSchema", given))
         zone = session_zone(sparkSession)
         path = _parquet_path(identifier)
         properties = default_properties(sparkSession)
         # Files that are there already know nothing of it.
         properties.pop("delta.columnMapping.mode", None)
-        table = lake.convert_table(
-            path, name, partition_schema=given, properties=properties, zone=zone or UTC
-        )
+        with analysis_errors():
+            table = lake.convert_table(
+                path, name, partition_schema=given, properties=properties, zone=zone or UTC
+            )
         return cls(sparkSession, lake, table)
 
     # --- reading ---------------------------------------------------------------------------
@@ -197,13 +219,17 @@ class DeltaTable:
         With `metadata` Spark's `_metadata` columns can be selected in any case; without it they are
         not there where some files have deletion vectors, and others have none.
         """
+        require_flag("metadata", metadata)
+        optional_text("where", where)
         then = None if timestamp is None else self._moment(timestamp)
-        snapshot = self._table.snapshot(version, timestamp=then)
+        with analysis_errors():
+            snapshot = self._table.snapshot(version, timestamp=then)
         return scan(self._spark, snapshot, where=where, metadata=metadata, alias=self._alias)
 
     def alias(self, aliasName: str) -> DeltaTable:
         """The same table, whose columns are `aliasName.column` in conditions."""
-        return DeltaTable(self._spark, self._lake, self._table, aliasName)
+        alias = require_text("aliasName", aliasName)
+        return DeltaTable(self._spark, self._lake, self._table, alias)
 
     def history(self, limit: int | None = None) -> DataFrame:
         """The commits, newest first."""
@@ -262,6 +288,8 @@ class DeltaTable:
 
     def delete(self, condition: str | Column | None = None) -> DataFrame:
         """Delete the rows for which a condition is true, or all; how many."""
+        if condition is not None:
+            check_condition(condition)
         done = delete(self._spark, self._table, condition, alias=self._alias)
         return self._affected(done, "numDeletedRows")
 
@@ -271,12 +299,11 @@ class DeltaTable:
         set: Mapping[str, str | Column] | None = None,  # noqa: A002 - Delta's name
     ) -> DataFrame:
         """Set columns of the rows for which a condition is true, or of all; how many."""
-        if set is None:
-            raise ConfigurationError(
-                "There is nothing to set",
-                fix="Pass columns and their new values, e.g. set={'price': 'price * 2'}",
-            )
-        done = update(self._spark, self._table, condition, set, alias=self._alias)
+        if condition is not None and set is not None:
+            # Where `set` is missing, that is what is wrong: columns stand in its place.
+            check_condition(condition)
+        values = check_assignments("set", set)
+        done = update(self._spark, self._table, condition, values, alias=self._alias)
         return self._affected(done, "numUpdatedRows")
 
     def merge(self, source: DataFrame, condition: str | Column) -> DeltaMergeBuilder:
@@ -295,6 +322,8 @@ class DeltaTable:
         Less than the table's retention is refused unless the session sets
         `spark.databricks.delta.retentionDurationCheck.enabled` to false.
         """
+        if retentionHours is not None:
+            require_number("retentionHours", retentionHours)
         check = self._spark.conf.get(_RETENTION_CHECK, "true")
         try:
             vacuum(
@@ -305,7 +334,7 @@ class DeltaTable:
         except ConfigurationError as error:
             here = f"set {_RETENTION_CHECK} to false"
             fix = error.fix.replace("pass allow_short_retention=True", here)
-            raise ConfigurationError(error.what, why=error.why, fix=fix) from None
+            raise type(error)(error.what, why=error.why, fix=fix) from None
         from pyspark.sql.types import StructType as SparkStruct
 
         return self._spark.createDataFrame([], SparkStruct([]))
@@ -318,17 +347,22 @@ class DeltaTable:
         next commit; tables with deletion vectors or column mapping are refused.
         """
         known = FOLDER.removeprefix("_")
-        if str(mode).lower() != known:
-            raise ConfigurationError(f"{mode!r} cannot be generated", fix=f"The mode is {known!r}")
+        if require_text("mode", mode).lower() != known:
+            raise InvalidArgumentError(
+                f"{mode!r} cannot be generated", fix=f"The mode is {known!r}"
+            )
         symlink_manifests(self._table)
 
     def restoreToVersion(self, version: int) -> DataFrame:
         """Commit a version that is what the table was at an earlier one."""
-        return self._restored(restore(self._table, version=version))
+        require_whole("version", version)
+        with analysis_errors():
+            return self._restored(restore(self._table, version=version))
 
     def restoreToTimestamp(self, timestamp: datetime | str) -> DataFrame:
         """Commit a version that is what the table was at a time."""
-        return self._restored(restore(self._table, timestamp=self._moment(timestamp)))
+        with analysis_errors():
+            return self._restored(restore(self._table, timestamp=self._moment(timestamp)))
 
     # --- other tables ------------------------------------------------------------------------
 
@@ -358,6 +392,7 @@ class DeltaTable:
         name: str | None = None,
     ) -> DeltaTable:
         """Make a shallow clone of a version."""
+        require_whole("version", version)
         return self._clone(
             target, isShallow, version=version, replace=replace, properties=properties, name=name
         )
@@ -383,13 +418,14 @@ class DeltaTable:
         )
 
     def _clone(self, target: str, is_shallow: bool, **options: Any) -> DeltaTable:  # noqa: FBT001
-        if not is_shallow:
+        if not require_flag("isShallow", is_shallow):
             raise UnsupportedFeatureError(
                 f"Table {self._table.name!r} cannot be cloned with its data",
                 why="Clones are shallow: they name the files of their source",
                 fix="Pass isShallow=True; for a copy of the rows create a table, and append toDF()",
             )
-        made = self._lake.clone_table(self._table.name, target, **options)
+        with analysis_errors():
+            made = self._lake.clone_table(self._table.name, target, **options)
         return DeltaTable(self._spark, self._lake, made)
 
     def _moment(self, given: datetime | str) -> datetime:
@@ -413,11 +449,12 @@ class DeltaTable:
 
     def addFeatureSupport(self, featureName: str) -> None:
         """Add a table feature to the protocol."""
-        self._table.upgrade_protocol(featureName)
+        self._table.upgrade_protocol(require_text("featureName", featureName))
 
     def dropFeatureSupport(self, featureName: str, truncateHistory: bool | None = None) -> None:  # noqa: FBT001
         """Take a table feature out of the protocol that nothing of the table uses."""
-        if truncateHistory:
+        require_text("featureName", featureName)
+        if truncateHistory is not None and require_flag("truncateHistory", truncateHistory):
             raise UnsupportedFeatureError(
                 "History is not truncated to drop a feature",
                 why="Older versions would be lost",
@@ -426,15 +463,16 @@ class DeltaTable:
         self._table.drop_feature(featureName)
 
     def upgradeTableProtocol(self, readerVersion: int, writerVersion: int) -> None:
-        """Raise the protocol to versions; one that is as high already stays."""
+        """Raise the protocol to versions; one that is as high already stays.
+
+        Versions up to 2 and 6 stand for features, which the table gets. Reader version 3 and writer
+        version 7 stand for none, as in Delta: features are added by `addFeatureSupport`.
+        """
         protocol = self._table.snapshot().protocol
-        wanted = [
-            feature.name
-            for feature in FEATURES.values()
-            if feature.legacy_writer
-            and feature.legacy_writer <= writerVersion
-            and feature.legacy_reader <= readerVersion
-        ]
+        wanted = legacy_features(
+            _protocol_version("readerVersion", readerVersion, MAX_READER),
+            _protocol_version("writerVersion", writerVersion, MAX_WRITER),
+        )
         if upgrade(protocol, wanted) != protocol:
             self._table.upgrade_protocol(*wanted)
 
@@ -447,6 +485,12 @@ class DeltaTable:
             told = (info and info.operation_metrics) or {}
             rows = int(told.get(metric, -1))
         return self._spark.createDataFrame([(rows,)], "num_affected_rows bigint")
+
+
+def _protocol_version(name: str, value: int, most: int) -> int:
+    if require_whole(name, value, least=1) > most:
+        refuse(name, value, f"one of the versions 1 to {most}")
+    return value
 
 
 def _active() -> SparkSession:
@@ -473,7 +517,7 @@ def _quoted_path(kind: str, identifier: str) -> str | None:
 def _parquet_path(identifier: str) -> str:
     found = _quoted_path("parquet", identifier)
     if found is None:
-        raise ConfigurationError(
+        raise InvalidArgumentError(
             f"{identifier!r} names no Parquet files",
             fix="Write parquet.`path`, with the path of their folder",
         )
@@ -487,7 +531,7 @@ def _parsed_ddl(text: str) -> Any:
     try:
         return StructType.fromDDL(text)
     except ParseException as error:
-        raise ConfigurationError(
+        raise SparkParseError(
             f"{text!r} is no list of partition columns",
             why=str(error).strip().partition("\n")[0],
             fix="Write each with its type, e.g. 'day date, n int'",

@@ -6,10 +6,14 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from deltalakedb.actions.arrow import schema_from_any
+from deltalakedb.arguments import optional_text, refuse, require_flag, require_kind, require_text
 from deltalakedb.errors import ConfigurationError, TableNotFoundError
+from deltalakedb.spark.arguments import column_names
+from deltalakedb.spark.errors import SparkParseError, analysis_errors
 from deltalakedb.spark.generated import EXPRESSION
 from deltalakedb.spark.scan import spark_types
 from deltalakedb.spark.session import default_properties
+from deltalakedb.transaction.change_table import table_exists
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,16 +55,17 @@ class DeltaTableBuilder:
 
     def tableName(self, identifier: str) -> DeltaTableBuilder:
         """Its name in the catalog."""
-        self._name = identifier
+        self._name = require_text("identifier", identifier)
         return self
 
     def location(self, location: str) -> DeltaTableBuilder:
         """Where its files will lie."""
-        self._location = location
+        self._location = require_text("location", location)
         return self
 
     def comment(self, comment: str) -> DeltaTableBuilder:
         """What it is about."""
+        require_kind("comment", comment, str, "a string")
         self._comment = comment
         return self
 
@@ -77,6 +82,11 @@ class DeltaTableBuilder:
 
         Identity columns, which Delta takes in the same places, are refused.
         """
+        require_text("colName", colName)
+        require_flag("nullable", nullable)
+        optional_text("comment", comment)
+        _check_generator("generatedAlwaysAs", generatedAlwaysAs, or_text=True)
+        _check_generator("generatedByDefaultAs", generatedByDefaultAs)
         identity = not isinstance(generatedAlwaysAs, (str, type(None)))
         if identity or generatedByDefaultAs is not None:
             raise ConfigurationError(
@@ -87,31 +97,33 @@ class DeltaTableBuilder:
         metadata = {} if generatedAlwaysAs is None else {EXPRESSION: generatedAlwaysAs}
         if comment is not None:
             metadata["comment"] = comment
-        kind = _type_of(colName, dataType) if isinstance(dataType, str) else dataType
+        kind = _type_of(colName, dataType)
         self._schema = self._schema.add(colName, kind, nullable, metadata)
         return self
 
     def addColumns(self, cols: StructType | Iterable[StructField]) -> DeltaTableBuilder:
         """Columns as some schema has them."""
-        for field in getattr(cols, "fields", cols):
+        for field in _fields(cols):
             self._schema = self._schema.add(field)
         return self
 
     def partitionedBy(self, *cols: str | list[str] | tuple[str, ...]) -> DeltaTableBuilder:
         """Its partition columns."""
-        self._partitions = _names(cols)
+        self._partitions = column_names("cols", cols)
         return self
 
     def clusterBy(self, *cols: str | list[str] | tuple[str, ...]) -> DeltaTableBuilder:
         """Its clustering columns."""
-        self._clusters = _names(cols)
+        self._clusters = column_names("cols", cols)
         return self
 
     def property(self, key: str, value: str) -> DeltaTableBuilder:
         """A table property."""
-        self._properties[key] = value
+        require_kind("value", value, str, "a string")
+        self._properties[require_text("key", key)] = value
         return self
 
+    @analysis_errors()
     def execute(self) -> DeltaTable:
         """Create or replace it."""
         there = self._there()
@@ -125,7 +137,9 @@ class DeltaTableBuilder:
             "properties": {**default_properties(self._spark), **self._properties},
             "description": self._comment,
         }
-        if there is not None and self._how != "create":
+        if there is not None and self._how == "create":
+            raise table_exists(self._named(), "", there.name, there.location)
+        if there is not None:
             there.replace(**parts, operation=f"{self._how.upper()} TABLE")
             return self._made(there)
         if self._how == "replace":
@@ -156,7 +170,7 @@ class DeltaTableBuilder:
         except TableNotFoundError:
             return None
         if self._location is not None and normalise_location(self._location) != found.location:
-            if self._how == "create if missing":
+            if self._how in ("create", "create if missing"):
                 return found
             raise ConfigurationError(
                 f"Table {found.name!r} lies at {found.location}, and not at {self._location}",
@@ -196,20 +210,40 @@ class DeltaTableBuilder:
             )
 
 
-def _type_of(column: str, text: str) -> DataType:
-    """A type as SQL writes it, e.g. "INT" or "struct<a: bigint>"."""
+def _type_of(column: str, given: object) -> DataType:
+    """A type of Spark, or one as SQL writes it, e.g. "INT" or "struct<a: bigint>"."""
     from pyspark.errors import ParseException
     from pyspark.sql.types import DataType
 
+    if isinstance(given, DataType):
+        return given
+    text = require_text("dataType", given, fix="Pass a type, e.g. 'bigint' or LongType()")
     try:
         return DataType.fromDDL(text)
     except ParseException as error:
-        raise ConfigurationError(
+        raise SparkParseError(
             f"Column {column!r} cannot be of the type {text!r}",
             why=str(error).strip().partition("\n")[0],
             fix="Write a type of SQL, e.g. 'bigint' or 'struct<a: int>'",
         ) from None
 
 
-def _names(cols: Iterable[str | list[str] | tuple[str, ...]]) -> list[str]:
-    return [name for one in cols for name in ([one] if isinstance(one, str) else one)]
+def _fields(cols: object) -> list[StructField]:
+    from pyspark.sql.types import StructField, StructType
+
+    fields = cols.fields if isinstance(cols, StructType) else cols
+    if not isinstance(fields, Iterable) or isinstance(fields, (str, bytes)):
+        refuse("cols", cols, "a StructType or a list of StructFields")
+    listed = list(fields)
+    for field in listed:
+        require_kind("Each of cols", field, StructField, "a StructField")
+    return listed
+
+
+def _check_generator(name: str, value: object, *, or_text: bool = False) -> None:
+    """An expression, or what Delta's IdentityGenerator has; its class may not be installed."""
+    if value is None or (or_text and isinstance(value, str) and value.strip()):
+        return
+    if not hasattr(value, "start") or not hasattr(value, "step"):
+        kind = "an expression in SQL" if or_text else "an IdentityGenerator"
+        refuse(name, value, kind)

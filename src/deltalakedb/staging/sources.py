@@ -8,7 +8,7 @@ from datetime import UTC, tzinfo
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from deltalakedb.errors import ConfigurationError
+from deltalakedb.errors import InvalidArgumentError
 from deltalakedb.staging.layout import StagePlan
 from deltalakedb.staging.stage import stage
 
@@ -89,7 +89,7 @@ def source_of(data: Any) -> Source:
     if hasattr(data, "__arrow_c_stream__"):
         reader = pa.RecordBatchReader.from_stream(data)
         return ArrowSource(reader.schema, iter(reader))
-    raise ConfigurationError(
+    raise InvalidArgumentError(
         f"A {type(data).__module__}.{type(data).__qualname__} is nothing that can be written",
         fix="Pass a Spark DataFrame, a pyarrow Table, RecordBatch, reader or dataset, a polars or "
         "pandas data frame, or a list of dicts",

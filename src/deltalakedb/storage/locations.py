@@ -9,7 +9,8 @@ from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
 from deltalakedb.actions.file_paths import SAME_STORE
-from deltalakedb.errors import ConfigurationError
+from deltalakedb.arguments import require_names
+from deltalakedb.errors import ConfigurationError, InvalidArgumentError
 
 SCHEMES: Final = frozenset({"file", "s3", "gs", "az", "abfs", "abfss", *SAME_STORE})
 """The stores that files can be read from."""
@@ -19,7 +20,7 @@ def normalise_location(location: object) -> str:
     """One spelling for a table's location: an absolute URI without a slash at its end."""
     text = location.strip() if isinstance(location, str) else ""
     if not text:
-        raise ConfigurationError(
+        raise InvalidArgumentError(
             f"The location of the table is {'empty' if location == '' else repr(location)}",
             fix="Give a folder or an object store prefix, e.g. file:///data/orders or s3://b/orders",
         )
@@ -62,8 +63,7 @@ def table_location(location: object) -> str:
 
 def root_locations(roots: Iterable[str]) -> tuple[str, ...]:
     """Locations below which files of a table may lie, each in one spelling, each once."""
-    given = [roots] if isinstance(roots, str) else roots
-    return tuple(dict.fromkeys(map(table_location, given)))
+    return tuple(dict.fromkeys(map(table_location, require_names("roots", roots))))
 
 
 def _file_uri(path: str) -> str:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from deltalakedb.errors import ConfigurationError
+from deltalakedb.errors import ConfigurationError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -34,7 +34,7 @@ def check_options(options: object) -> dict[str, str]:
     if options is None:
         return {}
     if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
-        raise ConfigurationError(
+        raise InvalidArgumentError(
             "storage_options is not a mapping of names to values",
             fix="Pass e.g. {'region': 'eu-central-1', 'endpoint_url': 'http://localhost:9000'}",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deltalakedb.errors import ConfigurationError, TableNotFoundError
+from deltalakedb.errors import ConfigurationError, InvalidArgumentError, TableNotFoundError
 from deltalakedb.storage import normalise_location
 from deltalakedb.store.exports import exported_error, newest_export
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def find_table(store: Store, session: Session, name: object) -> TableRecord:
     """The table of that name or location; one that is not there is told with its likeliest name."""
     if not isinstance(name, str):
-        raise ConfigurationError(
+        raise InvalidArgumentError(
             f"{name!r} is no name of a table", fix="Pass its name or its location as text"
         )
     found = store.table_by_name(session, name)

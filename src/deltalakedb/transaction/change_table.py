@@ -33,7 +33,13 @@ from deltalakedb.actions.schema import (
     schema_to_json,
     with_nulls,
 )
-from deltalakedb.errors import CommitRejectedError, ConfigurationError, TableExistsError
+from deltalakedb.arguments import optional_text, require_names, require_texts, shown
+from deltalakedb.errors import (
+    CommitRejectedError,
+    ConfigurationError,
+    InvalidArgumentError,
+    TableExistsError,
+)
 from deltalakedb.storage import local_path
 from deltalakedb.store import TableRecord
 from deltalakedb.transaction.attempt import ReadSet
@@ -61,9 +67,11 @@ def create(
     now: int,
 ) -> Change:
     """A new table."""
-    cluster_by = [cluster_by] if isinstance(cluster_by, str) else list(cluster_by)
+    partition_by = require_texts("partition_by", partition_by)
+    cluster_by = require_names("cluster_by", cluster_by)
+    optional_text("description", description)
     columns, configuration = _mapped(
-        schema_from_any(schema), new_configuration(properties or {}), new_name=_random_name
+        schema_from_any(schema), new_configuration(properties), new_name=_random_name
     )
     metadata = Metadata(
         id=str(uuid.uuid4()),
@@ -119,9 +127,9 @@ def table_exists(name: str, location: str, other: str, other_location: str) -> T
     )
 
 
-def new_configuration(properties: Mapping[str, str]) -> dict[str, str]:
+def new_configuration(properties: Mapping[str, str] | None) -> dict[str, str]:
     """The properties of a new table: in-commit timestamps are on unless they say otherwise."""
-    given = as_text(properties)
+    given = as_text({} if properties is None else properties)
     check_properties(given)
     return with_row_columns({_ICT: "true", **given})
 
@@ -202,8 +210,9 @@ def unset_properties(
     table: TableRecord, base: TableState, names: Iterable[str], *, if_exists: bool
 ) -> Change:
     """Properties removed."""
-    wanted = [] if isinstance(names, str) else list(dict.fromkeys(names))
-    _check_some(wanted, "property to unset", "Pass a list of names, e.g. ['owner']")
+    fix = "Pass a list of names, e.g. ['owner']"
+    wanted = list(dict.fromkeys(require_texts("names", names, fix=fix)))
+    _check_some(wanted, "property to unset", fix)
     configuration = dict(base.metadata.configuration)
     for name in wanted:
         if name not in configuration and not if_exists:
@@ -362,7 +371,7 @@ def cluster_by(
         operation="CLUSTER BY",
         parameters={
             "oldClusteringColumns": ",".join(map(dotted, before)),
-            "newClusteringColumns": ",".join([columns] if isinstance(columns, str) else columns),
+            "newClusteringColumns": ",".join(columns),
         },
     )
 
@@ -413,7 +422,7 @@ def check_name(name: object) -> None:
         or name != name.strip()
         or not name.isprintable()
     ):
-        raise ConfigurationError(
+        raise InvalidArgumentError(
             f"{name!r} is no name for a table",
             why="It is empty, or has spaces around it or control characters in it",
             fix="Use a name such as 'sales.orders'",
@@ -465,10 +474,13 @@ def mapped_columns(schema: Any, configuration: Mapping[str, str]) -> tuple[str, 
 
 def as_text(properties: object) -> dict[str, str]:
     """Table properties as they are kept."""
-    if not isinstance(properties, Mapping) or not all(isinstance(k, str) for k in properties):
-        raise ConfigurationError(
-            f"{repr(properties)[:200]} are no table properties",
-            why="Properties are names with values",
+    if not isinstance(properties, Mapping) or not all(
+        isinstance(k, str) and k.strip() and isinstance(v, (str, bool, int, float))
+        for k, v in properties.items()
+    ):
+        raise InvalidArgumentError(
+            f"{shown(properties)} are no table properties",
+            why="Properties are names with values that are text, numbers or True and False",
             fix="Pass a mapping, e.g. {'delta.appendOnly': 'true'}",
         )
     return {

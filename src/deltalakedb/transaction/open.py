@@ -8,7 +8,8 @@ from typing import Any
 
 from deltalakedb.actions import Action, CommitInfo, Txn
 from deltalakedb.actions.codec import as_action
-from deltalakedb.errors import CommitRejectedError, ConfigurationError, InvalidActionError
+from deltalakedb.arguments import require_mapping, require_texts, shown
+from deltalakedb.errors import CommitRejectedError, InvalidArgumentError
 from deltalakedb.store import TableRecord
 from deltalakedb.transaction.attempt import NOTHING, ReadSet, merge_read_sets
 from deltalakedb.transaction.change import AppTxn, Change
@@ -127,8 +128,8 @@ def _each(actions: object) -> Iterable[Any]:
     if type(actions) is list:
         return actions
     if isinstance(actions, (str, bytes, Mapping)) or not isinstance(actions, Iterable):
-        raise InvalidActionError(
-            f"The actions of a commit are a list, and not {_shown(actions)}",
+        raise InvalidArgumentError(
+            f"The actions of a commit are a list, and not {shown(actions)}",
             fix='Pass a list of actions, e.g. [{"add": {…}}]',
         )
     return actions
@@ -136,38 +137,27 @@ def _each(actions: object) -> Iterable[Any]:
 
 def _check_operation(operation: object, parameters: object, metrics: object) -> None:
     if not isinstance(operation, str) or not operation.strip():
-        raise ConfigurationError(
-            f"operation={_shown(operation)} is no name of an operation",
+        raise InvalidArgumentError(
+            f"operation={shown(operation)} is no name of an operation",
             fix="Say in a word what the commit does, e.g. 'WRITE'",
         )
     for name, given in (("operation_parameters", parameters), ("operation_metrics", metrics)):
-        if given is not None and not isinstance(given, Mapping):
-            raise ConfigurationError(
-                f"{name}={_shown(given)} is no mapping",
-                fix='Pass names and values, e.g. {"mode": "Append"}',
-            )
+        if given is not None:
+            require_mapping(name, given, fix='Pass names and values, e.g. {"mode": "Append"}')
 
 
 def _check_dependence(read: object, expected_version: object, enforced: object) -> None:
     if read is not None and not isinstance(read, ReadSet):
-        raise ConfigurationError(
-            f"read={_shown(read)} does not say what was read",
+        raise InvalidArgumentError(
+            f"read={shown(read)} does not say what was read",
             fix="Pass a ReadSet, e.g. ReadSet(whole_table=True)",
         )
     if expected_version is not None and type(expected_version) is not int:
-        raise ConfigurationError(
-            f"expected_version={_shown(expected_version)} is no version",
+        raise InvalidArgumentError(
+            f"expected_version={shown(expected_version)} is no version",
             fix="Pass a whole number, e.g. table.version",
         )
-    if isinstance(enforced, str) or not isinstance(enforced, Iterable):
-        raise ConfigurationError(
-            f"enforced={_shown(enforced)} is no collection of feature names",
-            fix="Pass a set, e.g. {'checkConstraints'}",
-        )
-
-
-def _shown(value: object) -> str:
-    return repr(value)[:200]
+    require_texts("enforced", enforced, fix="Pass a set, e.g. {'checkConstraints'}")
 
 
 def check_app_txn(app_txn: object) -> AppTxn:
@@ -178,7 +168,7 @@ def check_app_txn(app_txn: object) -> AppTxn:
         ):
             return app_id, version
         case _:
-            raise ConfigurationError(
+            raise InvalidArgumentError(
                 f"app_txn={app_txn!r} is no app transaction",
                 fix="Pass (app_id, version), e.g. ('nightly-load', 7)",
             )

@@ -30,7 +30,7 @@ from deltalakedb.actions.schema import (
     StructType,
     schema_to_json,
 )
-from deltalakedb.errors import InvalidSchemaError
+from deltalakedb.errors import InvalidArgumentError, InvalidSchemaError
 
 EVERYTHING = StructType(
     (
@@ -205,7 +205,7 @@ def test_a_schema_is_accepted_in_every_form_a_user_has() -> None:
 
 @pytest.mark.parametrize("x", [None, 5, {"a": "int"}, pa.int64(), SparkLike(5)])
 def test_anything_else_is_no_schema(x: object) -> None:
-    with pytest.raises(InvalidSchemaError, match=r"pyarrow\.Schema"):
+    with pytest.raises(InvalidArgumentError, match=r"pyarrow\.Schema"):
         schema_from_any(x)
 
 
