@@ -376,6 +376,7 @@ class Lake:
         require_function("progress", progress)
         optional_session("spark", spark)
         optional_whole("stage_from", stage_from)
+        require_flag("trust_commits", trust_commits)
         if name is not None:
             change_table.check_name(name)
         place = table_location(location)

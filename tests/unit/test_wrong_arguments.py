@@ -169,6 +169,7 @@ CALLS: dict[str, dict[str, tuple[dict[str, Any], dict[str, str]]]] = {
                 "progress": "function?",
                 "stage_from": "count?",
                 "allowed_roots": "columns",
+                "trust_commits": "flag",
                 "spark": "object?",
             },
         ),
