@@ -83,7 +83,7 @@ class Catalogs:
             else:
                 place = str(self._folder / f"template.{engine}")
                 url = f"{engine}:///{place}"
-            store = Store.open(url, clock=ManualClock())
+            store = Store.open(url)
             store.migrator.ensure()
             store.close()
             self._templates[engine] = place

@@ -1,9 +1,15 @@
-"""The clock, injected wherever time decides something, so that tests can turn it."""
+"""The clock, injected wherever time decides something, so that tests can turn it.
+
+A catalog goes by the clock of its database (`Dialect.now_ms`) unless it was opened with another.
+"""
 
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from datetime import UTC, datetime, timedelta
+from typing import Final, Protocol
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Clock(Protocol):
@@ -35,3 +41,43 @@ class ManualClock:
     def advance(self, milliseconds: int) -> None:
         """Move on; a negative step turns the clock back."""
         self._now_ms += milliseconds
+
+
+class RemoteClock:
+    """The clock of a server, read now and then and carried on by the time that passes here.
+
+    The wall clock of this machine has no part in it.
+    """
+
+    def __init__(self, *, valid_seconds: float = 60.0) -> None:
+        self._valid_seconds = valid_seconds
+        self._reading: tuple[int, float] | None = None
+
+    @property
+    def is_set(self) -> bool:
+        """Whether it was ever read."""
+        return self._reading is not None
+
+    def is_due(self) -> bool:
+        """Whether it should be read again."""
+        reading = self._reading
+        return reading is None or time.monotonic() - reading[1] > self._valid_seconds
+
+    def set(self, now_ms: int, *, asked_at: float) -> None:
+        """The server's answer to a question that was asked at `asked_at` (monotonic)."""
+        self._reading = now_ms, (asked_at + time.monotonic()) / 2
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        assert self._reading is not None  # noqa: S101 - whoever asks has set it
+        now_ms, read_at = self._reading
+        return now_ms + round((time.monotonic() - read_at) * 1000)
+
+
+def show_time(milliseconds: int) -> str:
+    """A time as a person writes it."""
+    try:
+        text = (_EPOCH + timedelta(milliseconds=milliseconds)).isoformat(timespec="milliseconds")
+    except OverflowError:  # beyond the year 9999
+        return f"{milliseconds} ms"
+    return text.replace("+00:00", "Z")

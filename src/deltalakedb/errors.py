@@ -72,6 +72,10 @@ class MissingDriverError(ConfigurationError):
     """An optional dependency that this engine or feature needs is not installed."""
 
 
+class ClockError(DeltaLakeDbError):
+    """Two clocks differ by so much that one is wrong; nothing was done by either."""
+
+
 # The advice where a database says something that deltalakedb has no better word for.
 REPORT = "Look at the database and its log, and try again; report it where it stays so"
 

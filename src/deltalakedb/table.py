@@ -20,6 +20,7 @@ from deltalakedb.errors import (
     CorruptCatalogError,
     InvalidArgumentError,
 )
+from deltalakedb.mirror.clock_check import check_ahead
 from deltalakedb.overwriting import write_overwrite
 from deltalakedb.replacing import replacement
 from deltalakedb.snapshot import Snapshot
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from deltalakedb.mirror.service import Mirror
     from deltalakedb.snapshot.cache import CachedSnapshot
     from deltalakedb.snapshot.resolve import OpenedTable
+    from deltalakedb.storage import Storage
     from deltalakedb.store import Store, TableRecord, VersionRecord
     from deltalakedb.transaction.attempt import ReadSet
     from deltalakedb.transaction.change import AppTxn, Change, Committed
@@ -140,6 +142,13 @@ class Table:
     def now_ms(self) -> int:
         """The time by the clock of the catalog's writers, in milliseconds."""
         return self._store.clock.now_ms()
+
+    def check_ahead(self, storage: Storage, now_ms: int, *, newest: int) -> None:
+        """Raise ClockError where a time is ahead of the clock of the table's object store.
+
+        Whatever is deleted by its age is deleted after this; `newest` is the time of an object.
+        """
+        check_ahead(self._store, storage, now_ms, newest=newest)
 
     def refresh(self) -> int:
         """Look at the newest version; which one it is."""

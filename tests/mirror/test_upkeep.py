@@ -13,6 +13,7 @@ import deltalakedb.mirror.checkpoint
 from deltalakedb.clock import ManualClock
 from deltalakedb.errors import StorageUnavailableError
 from deltalakedb.lake import Lake
+from deltalakedb.store.mirror import note_cleaned
 from mirror.conftest import NewTable
 from mirror.logs import check_published, log_of
 
@@ -156,3 +157,19 @@ def test_the_log_is_cleaned_once_a_day(
     left = sorted(int(path.stem) for path in log_of(table).glob("*.json"))
     assert left == [4, 5, 6]
     assert checkpoints(log_of(table)) == [4, 6]
+
+
+def test_a_clean_up_in_2099_does_not_switch_it_off(
+    queued: Lake, new_table: NewTable, clock: ManualClock
+) -> None:
+    table = new_table(queued, properties={"delta.checkpointInterval": "2"})
+    for number in range(4):
+        table.commit([add(f"{number}.parquet")])
+    queued.mirror.run_once()
+    with queued.store.write() as session:
+        note_cleaned(session, table.table_id, now=clock.now_ms() + 73 * 365 * DAY_MS)
+    clock.advance(40 * DAY_MS)
+    for number in range(4, 6):
+        table.commit([add(f"{number}.parquet")])
+    queued.mirror.run_once()
+    assert sorted(int(path.stem) for path in log_of(table).glob("*.json")) == [4, 5, 6]

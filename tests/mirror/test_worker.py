@@ -15,7 +15,7 @@ from deltalakedb.mirror.publish import Outcome
 from deltalakedb.mirror.upkeep import Tended, Upkeep
 from deltalakedb.mirror.worker import Worker
 from deltalakedb.store import TableRecord
-from deltalakedb.store.mirror import mirror_table
+from deltalakedb.store.mirror import mirror_table, note_upkeep
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
 from mirror.conftest import NewTable
@@ -109,6 +109,84 @@ def test_of_many_that_want_a_lease_one_gets_it(queued: Lake, new_table: NewTable
     assert len(won) == 1
 
 
+YEARS_MS = 73 * 365 * 86_400_000
+
+
+def test_a_lease_from_a_clock_in_2099_holds_nobody_up(
+    queued: Lake, new_table: NewTable, clock: ManualClock
+) -> None:
+    table = new_table(queued)
+    clock.advance(YEARS_MS)
+    assert Lease.take(queued.store, table.table_id, "dead") is not None
+    clock.advance(-YEARS_MS)
+    assert queued.mirror.status()[0].lease_owner is None
+    (done,) = queued.mirror.run_once()
+    assert done.outcome is Outcome.CAUGHT_UP
+    check_published(queued, table)
+
+
+def test_what_a_worker_in_2099_left_undone_is_found(
+    queued: Lake, new_table: NewTable, clock: ManualClock
+) -> None:
+    """Its lease, and its failure to look after the log, are noted at a time that never comes."""
+    table = new_table(queued)
+    queued.mirror.run_once()
+    clock.advance(YEARS_MS)
+    with queued.store.write() as session:
+        note_upkeep(session, table.table_id, "checkpoint: failed", now=clock.now_ms())
+    clock.advance(-YEARS_MS)
+    (done,) = queued.mirror.run_once()
+    assert done.table == table.name
+    assert queued.mirror.status()[0].checkpoint_error is None
+
+
+def test_a_failure_in_2099_is_tried_again_now(
+    queued: Lake, new_table: NewTable, clock: ManualClock
+) -> None:
+    table = new_table(queued)
+    log_of(table).parent.mkdir()
+    log_of(table).write_bytes(b"")
+    clock.advance(YEARS_MS)
+    (done,) = queued.mirror.run_once()
+    assert done.outcome is Outcome.FAILED
+    log_of(table).unlink()
+    clock.advance(-YEARS_MS)
+    with running(queued.mirror.worker()):
+        wait_until_published(queued, table)
+    check_published(queued, table)
+
+
+def test_an_owner_whose_clock_was_turned_back_renews_his_lease(
+    queued: Lake, new_table: NewTable, clock: ManualClock
+) -> None:
+    table_id = new_table(queued).table_id
+    lease = Lease.take(queued.store, table_id, "one")
+    assert lease is not None
+    clock.advance(-3_600_000)
+    assert lease.hold()
+    assert Lease.take(queued.store, table_id, "two") is None
+
+
+def test_retry_takes_a_table_from_whoever_has_it(queued: Lake, new_table: NewTable) -> None:
+    table = new_table(queued)
+    lease = Lease.take(queued.store, table.table_id, "another")
+    assert lease is not None
+    (done,) = queued.mirror.run_once()
+    assert done.outcome is Outcome.LEASED
+    (done,) = queued.mirror.retry(table.name)
+    assert done.outcome is Outcome.CAUGHT_UP
+    check_published(queued, table)
+    # Who had it finds out when it asks, and gives nothing back that is not its own.
+    lease.release()
+    assert queued.mirror.status()[0].lease_owner is None
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 61, float("nan")])
+def test_a_lease_that_nobody_could_wait_for_is_refused(queued: Lake, seconds: float) -> None:
+    with pytest.raises(ConfigurationError, match="lease_seconds"):
+        queued.mirror.worker(lease_seconds=seconds)
+
+
 # --- a pass -------------------------------------------------------------------------------
 
 
@@ -118,7 +196,10 @@ def test_tables_that_another_worker_tends_are_left_to_it(
     table = new_table(queued, "a")
     new_table(queued, "b")
     assert Lease.take(queued.store, table.table_id, "another", seconds=30) is not None
-    assert [done.table for done in queued.mirror.run_once()] == ["b"]
+    done = {one.table: one for one in queued.mirror.run_once()}
+    assert done["b"].outcome is Outcome.CAUGHT_UP
+    assert (done["a"].outcome, done["a"].lease_owner) == (Outcome.LEASED, "another")
+    assert done["a"].next_attempt_at == clock.now_ms() + 30_000
     assert versions_in(table) == []
     (status, _) = queued.mirror.status()
     assert status.lease_owner == "another"

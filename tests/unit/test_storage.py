@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,24 @@ def test_what_a_killed_writer_left_behind_is_cleared_and_nothing_else(tmp_path: 
         "_last_checkpoint",
     ]
     assert storage.clear_leftovers("nothing", older_than_seconds=-1) == 0
+
+
+def test_a_clock_that_is_ahead_makes_no_unfinished_file_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = open_storage(str(tmp_path))
+    storage.put("log/_last_checkpoint", b"{}")
+    left = tmp_path / "log" / f"._last_checkpoint.{'0' * 32}.tmp"
+    left.write_bytes(b"half")
+    monkeypatch.setattr(time, "time", lambda: 4_070_908_800.0)
+    assert storage.clear_leftovers("log", older_than_seconds=3600) == 0
+
+
+def test_a_store_tells_its_own_time(storage: Storage) -> None:
+    before = time.time() * 1000
+    now = storage.now_ms("log")
+    assert before - 60_000 < now < time.time() * 1000 + 60_000
+    assert list(storage.list()) == []
 
 
 def test_a_store_without_conditional_writes_is_read_back(

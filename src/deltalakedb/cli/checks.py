@@ -28,7 +28,7 @@ from deltalakedb.store.roles import MIRROR, Rights
 from deltalakedb.store.url import CatalogUrl, parse_url
 
 OLDEST_PYTHON = (3, 11)
-# Leases of workers last 30 seconds, and are given by each worker's own clock.
+# Much for a clock that a time service sets. Commits and leases go by the database's in any case.
 SKEW_MS = 2_000
 # Extras in the order in which they are told, and how each of their packages is imported.
 _MODULES: Mapping[str, Mapping[str, str]] = {

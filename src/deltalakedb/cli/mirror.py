@@ -163,6 +163,8 @@ def retry(
 ) -> None:
     """Try again at once to publish tables that failed. Drifted tables are compared again.
 
+    Leases are broken: a table that a worker has, dead or alive, is taken over.
+
     The exit code is 3 if some versions could not be published.
     """
     with open_lake(catalog, storage_option, mirror="worker") as lake:
@@ -236,6 +238,13 @@ def _show_published(
             "their tables."
         )
     _explain((one.table, as_commands(str(one.error))) for one in done if one.error is not None)
+    for one in done:
+        if one.outcome is Outcome.LEASED and one.next_attempt_at is not None:
+            say(
+                f"{one.table}: worker {one.lease_owner} has it, until "
+                f"{moment(one.next_attempt_at)} unless it renews its lease; "
+                f"`deltalakedb mirror retry {one.table}` takes it over."
+            )
     if any(one.outcome is Outcome.DRIFTED for one in done):
         say("Somebody else has written to the _delta_log of a drifted table: see `verify`.")
 

@@ -89,7 +89,8 @@ def vacuum(
         check_writable(snapshot.protocol, metadata=snapshot.metadata, table=table.name)
     least = TableProperties(snapshot.properties).deleted_file_retention
     hours = _hours(table, least, retention_hours, allowed=allow_short_retention)
-    cutoff = table.now_ms() - int(hours * _HOUR_MS)
+    now = table.now_ms()
+    cutoff = now - int(hours * _HOUR_MS)
     phases.begin("Finding what is needed")
     places = FilePlaces(table.location, table.allowed_roots)
     others = table.other_tables()
@@ -101,12 +102,13 @@ def vacuum(
     storage = open_storage(table.location, snapshot.storage_options)
     iceberg = _has_iceberg(snapshot.properties)
     gone: dict[str, ObjectInfo] = {}
-    kept, logged = 0, -1
+    kept, logged, newest = 0, -1, 0
     phases.begin("Listing files")
     for number, found in enumerate(storage.list(), start=1):
         if number % _AT_ONCE == 0:
             phases(number)
         logged = max(logged, _logged(found.key))
+        newest = max(newest, found.modified_ms)
         if _is_hidden(found.key) or (iceberg and found.key.startswith(_ICEBERG)):
             continue
         identity = places.identity_of_key(found.key)
@@ -118,6 +120,8 @@ def vacuum(
     _refuse_foreign(table, logged)
     keys = [found.key for found in gone.values()]
     if not dry_run:
+        if gone:
+            table.check_ahead(storage, now, newest=newest)
         phases.begin("Deleting files", main=True)
         for start in range(0, len(keys), _AT_ONCE):
             storage.delete_many(keys[start : start + _AT_ONCE])

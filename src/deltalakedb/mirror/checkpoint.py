@@ -39,6 +39,7 @@ from deltalakedb.deltalog.names import (
     v2_checkpoint_key,
 )
 from deltalakedb.errors import ConfigurationError, StorageError
+from deltalakedb.mirror.clock_check import time_of_log
 from deltalakedb.mirror.hints import advance_hint, describe
 from deltalakedb.mirror.source import Source, open_source
 from deltalakedb.mirror.state import read_state
@@ -91,7 +92,7 @@ def write_checkpoint(
     five million (a million in a sidecar). Tombstones and app transactions that have expired at
     `now_ms` are left out. A checkpoint that is there already is named and not written again.
     """
-    now = store.clock.now_ms() if now_ms is None else now_ms
+    now = time_of_log(store, storage, version) if now_ms is None else now_ms
     source = open_source(store, table, version, now_ms=now)
     snapshot = source.state.snapshot
     properties = TableProperties(snapshot.properties)
@@ -110,7 +111,9 @@ def write_checkpoint(
 def write_checksum(store: Store, storage: Storage, table: TableRecord, version: int) -> bool:
     """Write the version checksum of a published version; False where there is one already."""
     with store.read() as session:
-        state = read_state(store, session, table, version, now_ms=store.clock.now_ms())
+        state = read_state(
+            store, session, table, version, now_ms=lambda: time_of_log(store, storage, version)
+        )
         record = store.version(session, table.table_id, version)
     snapshot = state.snapshot
     info = None if record is None else record.commit_info

@@ -9,6 +9,7 @@ Guarantees:
   so that whoever is interrupted leaves a log that is readable from somewhere on.
 - Sidecars that nothing names, and half-written files, are left alone for a day: they may be
   somebody's work in progress.
+- By a clock that is ahead of the object store's, nothing is deleted.
 - The catalog is not touched: its history has a retention of its own.
 """
 
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.deltalog.listing import LogListing, sort_log
 from deltalakedb.deltalog.names import LOG, SIDECARS, LogKind, LogName, parse_name
+from deltalakedb.mirror.clock_check import check_ahead
 from deltalakedb.mirror.hints import advance_hint, describe, hinted_version, sidecar_keys
 from deltalakedb.mirror.state import milliseconds
 from deltalakedb.store.reading import available_versions
@@ -75,6 +77,7 @@ def clean_log(store: Store, storage: Storage, table: TableRecord, *, now_ms: int
     kept = _newest_checkpoint(store, storage, table, objects, newest)
     if kept is None or kept.version < _protected(properties, protocol.writer_features or ()):
         return Cleaned(leftovers=leftovers)
+    check_ahead(store, storage, now_ms, newest=max(info.modified_ms for info in objects.values()))
     named = hinted_version(storage)
     if named is not None and named < kept.version:
         advance_hint(storage, kept)

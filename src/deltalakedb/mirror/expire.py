@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions.intervals import parse_interval
 from deltalakedb.actions.properties import TableProperties
+from deltalakedb.clock import show_time
 from deltalakedb.errors import (
     CatalogBusyError,
     CommitOutcomeUnknownError,
@@ -36,9 +37,10 @@ from deltalakedb.mirror.archive import (
     parts_of,
     write_part,
 )
+from deltalakedb.mirror.clock_check import check_ahead
 from deltalakedb.mirror.state import milliseconds
 from deltalakedb.snapshot.page_builder import after_restore
-from deltalakedb.snapshot.resolve import show_time, to_milliseconds
+from deltalakedb.snapshot.resolve import to_milliseconds
 from deltalakedb.snapshot.tombstones import oldest_look
 from deltalakedb.store.exports import gone
 from deltalakedb.store.retention import (
@@ -119,6 +121,7 @@ def expire_table(
             "There is no archive to move expired versions to",
             fix="Name a folder or an object store prefix for them: archive=…",
         )
+    check_ahead(store, archive, store.clock.now_ms(), folder="")
     with span("deltalakedb.expire", table=table.name):
         folder = _new_folder(table, horizon)
         manifest = _write_archive(

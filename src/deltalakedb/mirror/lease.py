@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from deltalakedb.store import Store
 
 LEASE_SECONDS: Final = 30.0
+LONGEST_LEASE_SECONDS: Final = queue.LONGEST_LEASE_MS / 1000
 
 
 def new_owner() -> str:
@@ -56,7 +57,8 @@ class Lease:
     def hold(self) -> bool:
         """Whether the lease is still ours; renewed when a third of its time is over."""
         now = self._store.clock.now_ms()
-        if not self._lost and now - self._renewed_at >= self._milliseconds // 3:
+        # A clock that was turned back has made the lease too long to be one.
+        if not self._lost and abs(now - self._renewed_at) >= self._milliseconds // 3:
             with self._store.write() as session:
                 self._lost = not queue.renew_lease(
                     session,

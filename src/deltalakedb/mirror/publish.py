@@ -61,6 +61,7 @@ class Outcome(Enum):
     FAILED = "failed"
     DRIFTED = "stopped: the log has drifted"
     INTERRUPTED = "interrupted"
+    LEASED = "another worker has it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,9 @@ class Published:
     last_version: int | None = None
     error: DeltaLakeDbError | None = None
     next_attempt_at: int | None = None
+    lease_owner: str | None = None
+    """The worker that has the table, where the outcome is LEASED; `next_attempt_at` is when its
+    lease ends if it is not renewed."""
 
 
 class Storages:
@@ -156,7 +160,7 @@ class Publisher:
             if items[0].drifted:
                 return self._ended(table, Outcome.DRIFTED, count, last)
             due = items[0].next_attempt_at
-            if due > self._store.clock.now_ms() and not force:
+            if self._schedule.has_to_wait(due, self._store.clock.now_ms()) and not force:
                 return self._ended(table, Outcome.WAITING, count, last, next_attempt_at=due)
             batch = self._put(table, items, go_on)
             if batch.last is not None:

@@ -22,6 +22,7 @@ from deltalakedb.deltalog.listing import sort_log
 from deltalakedb.deltalog.names import LAST_CHECKPOINT, LOG, commit_key, parse_name
 from deltalakedb.errors import ObjectNotFoundError
 from deltalakedb.mirror.checkpoint import write_checkpoint, write_checksum
+from deltalakedb.mirror.clock_check import check_ahead
 from deltalakedb.mirror.findings import Finding, Kind, Verification
 from deltalakedb.mirror.hints import advance_hint, describe, hinted_version
 from deltalakedb.mirror.payloads import expected_bytes
@@ -268,8 +269,9 @@ class _Work:
             mine = parse_name((finding.key or "").removeprefix(f"{LOG}/"))
             if name and mine and (name.version, name.parts) == (mine.version, mine.parts):
                 parts += [info] if name.kind is mine.kind else []
-        young = self.store.clock.now_ms() - _DAY_MS
-        if parts and all(info.modified_ms < young for info in parts):
+        now = self.store.clock.now_ms()
+        if parts and all(info.modified_ms < now - _DAY_MS for info in parts):
+            check_ahead(self.store, self.storage, now)
             keys = [info.key for info in parts]
             self._do(finding, "deleted", lambda: self.storage.delete_many(keys))
 

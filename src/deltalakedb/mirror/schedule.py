@@ -21,6 +21,19 @@ class RetrySchedule:
     jitter: float = 0.25
     random: Callable[[], float] = field(default=random.random, repr=False)
 
+    @property
+    def longest_ms(self) -> int:
+        """No delay is longer than this."""
+        seconds = max(self.period_seconds, self.most_seconds)
+        return round(seconds * 1000 * (1 + self.jitter)) + 1
+
+    def has_to_wait(self, due: int, now: int) -> bool:
+        """Whether a try that is due later has to wait; a wait that is too long is none.
+
+        It comes from a clock that was ahead.
+        """
+        return now < due <= now + self.longest_ms
+
     def delay_ms(self, attempts: int, *, permanent: bool) -> int:
         """How long to wait after so many failed attempts."""
         if permanent or attempts >= self.attempts:

@@ -93,7 +93,8 @@ class Mirror:
     def run_once(self, *, concurrency: int = CONCURRENCY) -> list[Published]:
         """Publish whatever waits now, every table once; what became of each.
 
-        Tables that have drifted are left alone, and so are those that another worker tends.
+        Tables that have drifted are left alone. So are those that another worker has: their
+        outcome is LEASED, with its owner.
         """
         return self.worker(concurrency=concurrency).run_once()
 
@@ -127,7 +128,10 @@ class Mirror:
         return [_status(row, now) for row in rows]
 
     def retry(self, table: str | None = None) -> list[Published]:
-        """Try a table (or every table) again at once; one that has drifted is compared again."""
+        """Try a table (or every table) again at once; one that has drifted is compared again.
+
+        Leases are broken: a worker that has the table and is alive loses it, and nothing else.
+        """
         if table is not None:
             require_text("table", table)
         now = self._store.clock.now_ms()
@@ -184,6 +188,8 @@ def _status(row: Overview, now: int) -> TableStatus:
         next_attempt_at=row.next_attempt_at or None,
         checkpoint_version=row.lease.checkpoint_version,
         checkpoint_error=row.lease.checkpoint_error,
-        lease_owner=row.lease.owner if row.lease.expires_at > now else None,
+        lease_owner=row.lease.owner
+        if queue.is_leased(row.lease.owner, row.lease.expires_at, now)
+        else None,
         drift=row.lease.drift,
     )

@@ -115,7 +115,7 @@ class Source:
 def open_source(store: Store, table: TableRecord, version: int, *, now_ms: int) -> Source:
     """Open a published version; what has expired at `now_ms` is left out."""
     with store.read() as session:
-        state = read_state(store, session, table, version, now_ms=now_ms)
+        state = read_state(store, session, table, version, now_ms=lambda: now_ms)
         retention = TableProperties(state.snapshot.properties).deleted_file_retention
         cutoff = now_ms - milliseconds(retention)
         since = oldest_look(session, table, cutoff)

@@ -6,7 +6,7 @@ its commit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,9 +37,17 @@ class PublishedState:
 
 
 def read_state(
-    store: Store, session: Session, table: TableRecord, version: int, *, now_ms: int
+    store: Store,
+    session: Session,
+    table: TableRecord,
+    version: int,
+    *,
+    now_ms: Callable[[], int],
 ) -> PublishedState:
-    """The state at a version; NotPublishedError where its commit is not in `_delta_log`."""
+    """The state at a version; NotPublishedError where its commit is not in `_delta_log`.
+
+    Only where app transactions expire, `now_ms` is asked for the time.
+    """
     if not is_published(session, table.table_id, version):
         raise NotPublishedError(
             f"Version {version} of table {table.name!r} is not published",
@@ -56,11 +64,13 @@ def read_state(
     )
 
 
-def _live(found: Sequence[Txn], retention: timedelta | None, now_ms: int) -> Sequence[Txn]:
+def _live(
+    found: Sequence[Txn], retention: timedelta | None, now_ms: Callable[[], int]
+) -> Sequence[Txn]:
     if retention is None:
         return found
     # Where they expire, one that does not say when it was set has expired.
-    oldest = now_ms - milliseconds(retention)
+    oldest = now_ms() - milliseconds(retention)
     return [txn for txn in found if txn.last_updated is not None and txn.last_updated > oldest]
 
 

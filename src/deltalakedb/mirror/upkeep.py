@@ -55,8 +55,9 @@ class Upkeep:
             lambda: self._checkpoint(table, published, known.checkpoint_version),
         )
         cleaned = False
-        # What may go changes at midnight, and only a checkpoint lets anything go.
-        if self._store.clock.now_ms() // _DAY_MS > known.cleaned_at // _DAY_MS and (
+        # What may go changes at midnight, and only a checkpoint lets anything go. A clean-up in the
+        # future was one by a wrong clock.
+        if self._store.clock.now_ms() // _DAY_MS != known.cleaned_at // _DAY_MS and (
             checkpoint is not None or known.checkpoint_version is not None
         ):
             done = self._harmless(problems, table, "clean-up", lambda: self._clean(table))

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Final
 
 from deltalakedb.arguments import refuse, require_number, require_whole
 from deltalakedb.errors import CatalogError, DeltaLakeDbError
-from deltalakedb.mirror.lease import LEASE_SECONDS, new_owner
-from deltalakedb.mirror.publish import Published, Publisher, Storages
+from deltalakedb.mirror.lease import LEASE_SECONDS, LONGEST_LEASE_SECONDS, new_owner
+from deltalakedb.mirror.publish import Outcome, Published, Publisher, Storages
+from deltalakedb.mirror.schedule import RetrySchedule
 from deltalakedb.mirror.tending import Bell, Tending
 from deltalakedb.mirror.upkeep import Upkeep
 from deltalakedb.store import mirror as queue
@@ -32,7 +33,6 @@ from deltalakedb.telemetry import event, warning
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from deltalakedb.mirror.schedule import RetrySchedule
     from deltalakedb.store import Store
     from deltalakedb.store.mirror import Work
 
@@ -72,14 +72,19 @@ class Worker:
         step: Callable[[str], None] | None = None,
     ) -> None:
         require_whole("concurrency", concurrency, least=1)
-        if require_number("lease_seconds", lease_seconds) <= 0:
-            refuse("lease_seconds", lease_seconds, "a number above 0")
+        if not 0 < require_number("lease_seconds", lease_seconds) <= LONGEST_LEASE_SECONDS:
+            refuse(
+                "lease_seconds",
+                lease_seconds,
+                f"a number above 0, and at most {LONGEST_LEASE_SECONDS:g}",
+            )
         self.owner = owner or new_owner()
         self._store = store
         self._concurrency = concurrency
         self._lease_seconds = lease_seconds
         storages = Storages(store.storage_options)
-        self._publisher = Publisher(store, storages, schedule=schedule, step=step)
+        self._schedule = schedule or RetrySchedule()
+        self._publisher = Publisher(store, storages, schedule=self._schedule, step=step)
         self._upkeep = Upkeep(store, storages)
         self._upkeep_turns = threading.BoundedSemaphore(min(_UPKEEP_AT_ONCE, concurrency))
         self._bell = Bell()
@@ -99,10 +104,11 @@ class Worker:
     def run_once(self, *, only: str | None = None) -> list[Published]:
         """Try every table that has something to publish, also those that would still wait.
 
-        With `only` the table of that id, and no other.
+        With `only` the table of that id, and no other. A table that another worker has is left to
+        it, and is in the result as LEASED.
         """
         now = self._store.clock.now_ms()
-        found = [item.table_id for item in self._find_work() if not item.drifted and not item.busy]
+        found = [item.table_id for item in self._find_work() if not item.drifted]
         found += [table_id for table_id in self._find_neglected(now) if table_id not in found]
         if only is not None:
             found = [table_id for table_id in found if table_id == only]
@@ -110,11 +116,28 @@ class Worker:
             return []
 
         def tend(table_id: str) -> Published | None:
-            return self._tend(self._new_tending().run_once, table_id)
+            done = self._tend(self._new_tending().run_once, table_id)
+            return self._leased(table_id) if done is None else done
 
         with ThreadPoolExecutor(min(self._concurrency, len(found))) as pool:
             done = list(pool.map(tend, found))
         return [published for published in done if published is not None]
+
+    def _leased(self, table_id: str) -> Published | None:
+        """Who has a table; None where nobody else has."""
+        with self._store.read() as session:
+            table = self._store.table_by_id(session, table_id)
+            lease = queue.mirror_table(session, table_id)
+        now = self._store.clock.now_ms()
+        if table is None or not queue.is_leased(lease.owner, lease.expires_at, now):
+            return None
+        return Published(
+            table.name,
+            table_id,
+            Outcome.LEASED,
+            next_attempt_at=lease.expires_at,
+            lease_owner=lease.owner,
+        )
 
     # --- for ever -------------------------------------------------------------------------
 
@@ -154,7 +177,7 @@ class Worker:
                 self._tell(item.table_id)
             elif item.drifted or item.busy:
                 continue
-            elif item.next_attempt_at > now:
+            elif self._schedule.has_to_wait(item.next_attempt_at, now):
                 following = min(following, (item.next_attempt_at - now) / 1000)
             else:
                 following = min(following, self._start(pool, item.table_id))

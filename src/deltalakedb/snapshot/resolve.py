@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from deltalakedb.actions import Metadata, Protocol
+from deltalakedb.clock import show_time
 from deltalakedb.errors import (
     ConfigurationError,
     CorruptCatalogError,
@@ -180,12 +181,3 @@ def to_milliseconds(moment: datetime | str, *, name: str = "timestamp") -> int:
 def to_datetime(milliseconds: int) -> datetime:
     """The inverse of `to_milliseconds`, in UTC."""
     return EPOCH + timedelta(milliseconds=milliseconds)
-
-
-def show_time(milliseconds: int) -> str:
-    """A time as a person writes it."""
-    try:
-        text = to_datetime(milliseconds).isoformat(timespec="milliseconds")
-    except OverflowError:  # beyond the year 9999
-        return f"{milliseconds} ms"
-    return text.replace("+00:00", "Z")

@@ -252,10 +252,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def clear_leftovers(folder: Path, *, older_than_seconds: float) -> int:
-    """Delete what killed writers left half written; how many files."""
+    """Delete what killed writers left half written; how many files.
+
+    Their age counts to the newest change of the folder, if that is earlier than our clock: a clock
+    that is ahead must not make the files of a live writer old.
+    """
     if not folder.is_dir():
         return 0
-    limit = time.time() - older_than_seconds
+    limit = min(time.time(), folder.stat().st_mtime) - older_than_seconds
     cleared = 0
     for entry in os.scandir(folder):
         if not _TEMPORARY.fullmatch(entry.name):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import re
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -124,6 +125,25 @@ class Storage:
             return self._call(key, "look at", lambda store: _info(store.head(key)))
         except ObjectNotFoundError:
             return None
+
+    def now_ms(self, folder: str) -> int:
+        """The store's own clock: the time that it gives to an object which is written now.
+
+        The object is deleted again; its name is that of a temporary file.
+        """
+        key = f"{folder}/.clock.{uuid.uuid4().hex}.tmp".lstrip("/")
+        self.put(key, b"")
+        try:
+            written = self.head(key)
+        finally:
+            self.delete(key)
+        if written is None:
+            raise StorageUnavailableError(
+                f"{self._shown(key)} was written, and is not there",
+                why="The store does not show it yet, or somebody deleted it",
+                fix="Try again",
+            )
+        return written.modified_ms
 
     def put(self, key: str, data: bytes) -> None:
         """Write an object, over whatever was there; readers see the old or the new one."""

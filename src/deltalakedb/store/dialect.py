@@ -6,6 +6,7 @@ leave this room only as DeltaLakeDbError, classified by SQLSTATE or error code, 
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -294,6 +295,10 @@ class Dialect(ABC):
         It reads on a connection of its own, one consistent state. That is given back when the
         iterator is exhausted, closed or collected, and nothing is taken before the first batch is.
         """
+
+    def now_ms(self) -> int:
+        """The time by the clock of the database; an embedded one has that of this machine."""
+        return time.time_ns() // 1_000_000
 
     poll_seconds: ClassVar[float] = 0.2
     """How long a worker waits for word of new work before it looks for itself."""

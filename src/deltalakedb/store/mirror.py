@@ -3,20 +3,29 @@
 Guarantees:
 
 - A version that is SUCCEEDED stays so: whoever fails later has been overtaken.
-- A lease has one owner at a time, as far as the clocks of the workers agree; its generation tells
-  two owners apart.
+- A lease has one owner at a time, as far as the clocks of the workers agree: on Postgres they have
+  one clock, the server's. Its generation tells two owners apart.
+- A lease ends, whatever the clock of its owner says: one that would last longer than any may is
+  over.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from deltalakedb.store.dialect import Session
 
 ErrorKind = Literal["transient", "permanent"]
+
+LONGEST_LEASE_MS: Final = 60_000
+
+
+def is_leased(owner: str | None, expires_at: int, now: int) -> bool:
+    """Whether a lease holds at `now`."""
+    return owner is not None and now < expires_at <= now + LONGEST_LEASE_MS
 
 
 class WorkItem(NamedTuple):
@@ -118,14 +127,15 @@ def mark_failed(
 
 def find_work(session: Session, *, owner: str, now: int) -> list[Work]:
     """Every table with something to publish, longest first; `busy` where another worker has it."""
-    rows = session.run("mirror_work", owner=owner, now=now)
+    rows = session.run("mirror_work", owner=owner, now=now, latest=now + LONGEST_LEASE_MS)
     return [Work(row[0], int(row[1]), bool(row[2]), bool(row[3])) for row in rows]
 
 
 def find_neglected(session: Session, *, now: int, before: int) -> list[str]:
     """The tables whose last worker died, or met an error after publishing and before `before`."""
     session.read_all()
-    return [row[0] for row in session.run("mirror_neglected", now=now, before=before)]
+    rows = session.run("mirror_neglected", now=now, before=before, latest=now + LONGEST_LEASE_MS)
+    return [row[0] for row in rows]
 
 
 def newest_published(session: Session, table_id: str) -> int | None:
@@ -158,7 +168,14 @@ def take_lease(
     before = mirror_table(session, table_id)
     if before.generation == 0:
         session.changed("begin_mirror_table", table_id=table_id, now=now)
-    row = session.one("take_lease", table_id=table_id, owner=owner, now=now, expires_at=expires_at)
+    row = session.one(
+        "take_lease",
+        table_id=table_id,
+        owner=owner,
+        now=now,
+        latest=now + LONGEST_LEASE_MS,
+        expires_at=expires_at,
+    )
     if row is None:
         return None
     was_left = before.owner not in (None, owner) or before.checkpoint_error is not None
@@ -197,8 +214,9 @@ def set_drift(
 
 
 def retry_table(session: Session, table_id: str, *, now: int) -> None:
-    """Let a table be tried again at once, whatever its last tries met."""
+    """Let a table be tried again at once, whatever its last tries met and who has its lease."""
     session.changed("retry_table", table_id=table_id, now=now)
+    session.changed("break_lease", table_id=table_id, now=now)
     set_drift(session, table_id, None, now=now)
 
 

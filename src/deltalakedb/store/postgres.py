@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, LiteralString
 
 from deltalakedb.actions.jsonvalue import dumps, loads
+from deltalakedb.clock import RemoteClock
 from deltalakedb.errors import (
     CatalogConnectionLostError,
     CatalogError,
@@ -295,7 +297,7 @@ _Translating = Mapping[type[CatalogConnectionLostError], Translating]
 class _Transaction(Transaction[PostgresConnection, PostgresSession]):
     """A transaction that starts with `begin`."""
 
-    __slots__ = ("_begin", "_lost_at_commit", "_translating", "_url")
+    __slots__ = ("_begin", "_clock", "_lost_at_commit", "_translating", "_url")
 
     def __init__(
         self,
@@ -304,12 +306,15 @@ class _Transaction(Transaction[PostgresConnection, PostgresSession]):
         begin: LiteralString,
         translating: _Translating,
         lost_at_commit: type[CatalogConnectionLostError],
+        *,
+        clock: RemoteClock,
     ) -> None:
         super().__init__(pool)
         self._url = url
         self._begin = begin
         self._translating = translating
         self._lost_at_commit = lost_at_commit
+        self._clock = clock
 
     def _begun(self) -> PostgresSession:
         try:
@@ -325,8 +330,17 @@ class _Transaction(Transaction[PostgresConnection, PostgresSession]):
         translating = self._translating[CatalogConnectionLostError]
         with translating:
             connection.begin(self._begin)
+            if self._clock.is_due():
+                self._read_clock()
         # A session must not keep its transaction: the pool waits for that to be collected.
         return PostgresSession(connection, lambda: translating)
+
+    def _read_clock(self) -> None:
+        """Read the server's clock here, so that nobody in a transaction waits for a connection."""
+        asked_at = time.monotonic()
+        row = self._connection.execute(_literal(load_queries("postgres")["clock"])).fetchone()
+        if row is not None:
+            self._clock.set(int(row[0]), asked_at=asked_at)
 
     def _commit(self) -> None:
         try:
@@ -373,6 +387,14 @@ class PostgresDialect(Dialect):
         self._notifier: Notifier | None = None
         self._is_pooled: bool | None = None
         self._closed = False
+        self._clock = RemoteClock()
+
+    def now_ms(self) -> int:
+        """The server's clock: writers and workers on many machines agree on no other."""
+        if not self._clock.is_set:
+            with self.read():
+                pass
+        return self._clock.now_ms()
 
     def _new_pool(self) -> Pool[PostgresConnection]:
         return Pool(
@@ -466,7 +488,18 @@ class PostgresDialect(Dialect):
         lost_at_commit: type[CatalogConnectionLostError],
         pool: Pool[PostgresConnection],
     ) -> _Transaction:
-        return _Transaction(pool, self.url, begin, self._translating, lost_at_commit)
+        return _Transaction(
+            pool, self.url, begin, self._translating, lost_at_commit, clock=self._clock
+        )
+
+    def _read_clock(self, connection: psycopg.Connection[Row]) -> None:
+        """Read the server's clock where that is due, so that no transaction has to wait for it."""
+        if not self._clock.is_due():
+            return
+        asked_at = time.monotonic()
+        row = connection.execute(_literal(load_queries("postgres")["clock"])).fetchone()
+        if row is not None:
+            self._clock.set(int(row[0]), asked_at=asked_at)
 
     def _translated(
         self, lost: type[CatalogConnectionLostError] = CatalogConnectionLostError

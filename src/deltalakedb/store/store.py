@@ -15,13 +15,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from deltalakedb.actions import Action, DomainMetadata, Metadata, Protocol
 from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.actions.planning import Plan, plan_of, plan_text
-from deltalakedb.clock import Clock, SystemClock
-from deltalakedb.errors import CorruptCatalogError
+from deltalakedb.clock import show_time
+from deltalakedb.errors import ClockError, CorruptCatalogError
 from deltalakedb.storage import check_options
 from deltalakedb.store.exports import gone
 from deltalakedb.store.migrate import Migrator
@@ -61,6 +61,7 @@ from deltalakedb.store.url import parse_url
 from deltalakedb.telemetry import Metrics
 
 if TYPE_CHECKING:
+    from deltalakedb.clock import Clock
     from deltalakedb.store.dialect import Dialect, Row, Session
     from deltalakedb.store.url import Engine
 
@@ -70,6 +71,8 @@ _DIALECTS = {
     "duckdb": ("deltalakedb.store.duckdb", "DuckdbDialect"),
 }
 
+# A catalog may lie idle for years; for longer than this, a wrong clock is more likely.
+LONGEST_IDLE_MS: Final = 5 * 365 * 86_400_000
 # A commit with more rows than this is written by bulk loads, which cannot share a round trip.
 _BATCH_ROWS = 64
 _NO_BATCH = nullcontext()
@@ -93,7 +96,9 @@ class Store:
     ) -> None:
         self.storage_options = check_options(storage_options)
         self.dialect = dialect
-        self.clock = clock or SystemClock()
+        self.clock: Clock = clock or dialect
+        self.has_own_clock = clock is not None
+        """Whether it was opened with a clock, which is then taken at its word."""
         self.metrics = Metrics()
         self.migrator = Migrator(dialect, self.clock)
 
@@ -129,6 +134,29 @@ class Store:
     def abandon(self) -> None:
         """Close it after a failure; a file that it has made, and that holds nothing, goes again."""
         self.dialect.abandon()
+
+    # --- time ---------------------------------------------------------------------------
+
+    def check_clock(self, session: Session, now: int) -> None:
+        """Raise ClockError where a clock is years ahead of all that the catalog has recorded.
+
+        Only an embedded database needs that: it has no clock but this machine's.
+        """
+        if self.has_own_clock or self.dialect.engine == "postgres":
+            return
+        row = session.one("newest_time")
+        newest = 0 if row is None else int(row[0])
+        if now - newest <= LONGEST_IDLE_MS:
+            return
+        raise ClockError(
+            f"The clock of this machine says {show_time(now)}, and the newest time in the catalog "
+            f"is {show_time(newest)}",
+            why="A commit so far ahead could not be taken back, and whatever is kept for some days "
+            "would be too old; nothing was done",
+            fix="Set the clock. If it is right, and the catalog was idle for so long, connect once "
+            "with clock=deltalakedb.clock.SystemClock() and commit: a clock that is passed is not "
+            "questioned",
+        )
 
     # --- tables ---------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ Guarantees:
   same transaction; any other raises its conflict, and nothing is written.
 - A commit is never doubled: every try carries the same UUID, and a try that finds it in the ledger
   takes it as its own acknowledgement.
-- Commit times strictly increase per table, whatever the clocks of the writers say.
+- Commit times strictly increase per table, whatever the clocks say (`commit_times.py`).
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from deltalakedb.telemetry import Metrics, event, span
 from deltalakedb.transaction.attempt import Attempt, IsolationLevel, isolation_of
 from deltalakedb.transaction.change import Change, Committed, new_uuid
 from deltalakedb.transaction.change_table import table_exists
+from deltalakedb.transaction.commit_times import CommitTimes
 from deltalakedb.transaction.conflicts import check_conflict
 from deltalakedb.transaction.facts import facts_of
 from deltalakedb.transaction.finish import commit_info, commit_info_text, finish_actions
@@ -116,6 +117,7 @@ class Committer:
         self._metrics = metrics or Metrics()
         self._committer = committer
         self._engine_info = engine_info
+        self._times = CommitTimes(store)
         # Called between any two steps of a commit: where tests kill the process.
         self._step = step
 
@@ -459,9 +461,11 @@ class Committer:
 
     def _write(self, session: Session, work: _Work, transaction_id: str | None) -> None:
         change, state, summary = work.change, work.state, work.summary
-        now = self._store.clock.now_ms()
+        now = self._times.now(session)
         version = 0 if state is None else state.version + 1
-        committed_at = now if state is None else max(now, state.committed_at + 1)
+        committed_at = now
+        if state is not None:
+            committed_at = self._times.after(state.committed_at, now, change.table)
         actions = finish_actions(
             self._store,
             session,

@@ -11,6 +11,7 @@ from uuid import UUID
 from deltalakedb.errors import TableNotFoundError
 from deltalakedb.mirror.service import state_of
 from deltalakedb.store import browse
+from deltalakedb.store.mirror import is_leased
 from deltalakedb.store.relations import LIVE
 from deltalakedb.web import answers
 from deltalakedb.web.measures import fetch, read_exposition
@@ -142,7 +143,9 @@ def _table(line: TableLine, now: int) -> answers.TableHead:
         next_attempt_at=line.next_attempt_at,
         checkpoint_version=line.checkpoint_version,
         checkpoint_error=line.checkpoint_error,
-        lease_owner=line.lease_owner if line.lease_expires_at > now else None,
+        lease_owner=line.lease_owner
+        if is_leased(line.lease_owner, line.lease_expires_at, now)
+        else None,
         drift=line.drift,
     )
     return answers.TableHead(

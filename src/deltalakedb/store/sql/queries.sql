@@ -70,6 +70,12 @@ SELECT table_id, version, committed_at, committer, operation, operation_params,
        num_removes, bytes_added, bytes_removed, live_files, live_bytes, recorded_at
 FROM dl_table_versions WHERE table_id = :table_id AND version = :version;
 
+-- name: newest_time
+-- The newest time that the catalog has recorded: of its newest commit, or of its last migration.
+SELECT CASE WHEN committed_at > applied_at THEN committed_at ELSE applied_at END
+FROM (SELECT coalesce(max(committed_at), 0) AS committed_at FROM dl_table_versions) AS commits
+CROSS JOIN (SELECT coalesce(max(applied_at), 0) AS applied_at FROM dl_schema_migrations) AS made;
+
 -- name: version_at_timestamp
 -- The newest version that had been committed at :timestamp.
 SELECT version FROM dl_table_versions
@@ -388,9 +394,9 @@ WHERE table_id = :table_id AND status <> 'SUCCEEDED' AND next_attempt_at > 0;
 
 -- name: mirror_work
 -- The tables that have something to publish, those first that wait longest: until when they shall
--- wait, and whether somebody else tends them at :now.
+-- wait, and whether somebody else tends them at :now. A lease beyond :latest is longer than any may be.
 SELECT m.table_id, m.next_attempt_at, t.drift IS NOT NULL,
-       coalesce(t.owner <> :owner AND t.expires_at > :now, false)
+       coalesce(t.owner <> :owner AND t.expires_at > :now AND t.expires_at <= :latest, false)
 FROM (SELECT table_id, min(version) AS version FROM dl_mirror_status
       WHERE status <> 'SUCCEEDED' GROUP BY table_id) AS oldest
 JOIN dl_mirror_status AS m ON m.table_id = oldest.table_id AND m.version = oldest.version
@@ -399,11 +405,12 @@ ORDER BY m.created_at, m.table_id;
 
 -- name: mirror_neglected
 -- The tables whose last worker died (its lease is over, and was not given back), or could not finish
--- checkpoint, checksum or clean-up, with no try since :before.
+-- checkpoint, checksum or clean-up, with no try since :before. A try in the future was none.
 SELECT m.table_id FROM dl_mirror_tables AS m
 JOIN dl_tables AS t ON t.table_id = m.table_id
-WHERE m.drift IS NULL AND m.expires_at <= :now
-  AND (m.owner IS NOT NULL OR (m.checkpoint_error IS NOT NULL AND m.updated_at <= :before))
+WHERE m.drift IS NULL AND (m.expires_at <= :now OR m.expires_at > :latest)
+  AND (m.owner IS NOT NULL
+       OR (m.checkpoint_error IS NOT NULL AND (m.updated_at <= :before OR m.updated_at > :now)))
 ORDER BY m.updated_at, m.table_id;
 
 -- name: mirror_newest
@@ -442,11 +449,17 @@ SELECT table_id, 0, 0, 0, :now FROM dl_table_heads WHERE table_id = :table_id
 ON CONFLICT (table_id) DO NOTHING;
 
 -- name: take_lease
--- A lease that is free, expired or one's own.
+-- A lease that is free, expired or one's own; one beyond :latest came from a wrong clock.
 UPDATE dl_mirror_tables
 SET owner = :owner, generation = generation + 1, expires_at = :expires_at, updated_at = :now
-WHERE table_id = :table_id AND (owner IS NULL OR owner = :owner OR expires_at <= :now)
+WHERE table_id = :table_id
+  AND (owner IS NULL OR owner = :owner OR expires_at <= :now OR expires_at > :latest)
 RETURNING generation;
+
+-- name: break_lease
+-- The next one may have it; the owner stays, so that it is known that he did not give it back.
+UPDATE dl_mirror_tables SET expires_at = 0, updated_at = :now
+WHERE table_id = :table_id AND owner IS NOT NULL;
 
 -- name: renew_lease
 UPDATE dl_mirror_tables SET expires_at = :expires_at, updated_at = :now

@@ -112,6 +112,10 @@ LEFT JOIN pg_class AS leases ON leases.oid = to_regclass('dl_mirror_tables');
 -- Which release answers, and its clock in milliseconds since the epoch.
 SELECT current_setting('server_version'), (extract(epoch FROM clock_timestamp()) * 1000)::bigint;
 
+-- name: clock
+-- The server's clock in milliseconds since the epoch.
+SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint;
+
 -- name: browse_contention
 -- As elsewhere; but the operators of JSON fail where it has a NUL anywhere, so its text is looked at. A quote
 -- inside of a string has a backslash before it, which does not fit.
