@@ -41,6 +41,7 @@ def connect(
     storage_options: Mapping[str, str] | None = None,
     mirror: str = "inline",
     create: bool = True,
+    on_drift: str = "refuse",
 ) -> Lake:
     """Open the catalog at `url`: sqlite:///lake.db, duckdb:///lake.duckdb, postgresql://….
 
@@ -50,7 +51,9 @@ def connect(
     settings of the object store that tables lie in (credentials, region, endpoint); what is not
     given comes from the environment. With `mirror="inline"` each commit is published to
     `_delta_log` right away, and whatever fails is tried again; "worker" leaves all of it to
-    `deltalakedb mirror run`. The result is also a context manager.
+    `deltalakedb mirror run`. A table whose `_delta_log` has commits that the catalog does not have
+    (a foreign writer's, or those after a backup that was restored) takes no commits; with
+    `on_drift="allow"` it does, and they cannot be published. The result is also a context manager.
     """
     from deltalakedb.lake import Lake
 
@@ -62,6 +65,7 @@ def connect(
         storage_options=storage_options,
         mirror=mirror,
         create=create,
+        on_drift=on_drift,
     )
 
 

@@ -200,6 +200,10 @@ class ForeignCommitError(MirrorError):
         super().__init__(what, why=why, fix=fix)
 
 
+class TableDriftedError(MirrorError):
+    """The log holds commits that this catalog does not have, so it takes none; nothing happened."""
+
+
 class AdoptionRefusedError(MirrorError):
     """Foreign commits do not apply cleanly on the catalog; nothing was adopted."""
 

@@ -87,18 +87,20 @@ class Lake:
         committer: str | None = None,
         retry: RetryPolicy | None = None,
         mirror: str = "inline",
+        on_drift: str = "refuse",
     ) -> None:
         self.closed = False
         self._closing = ExitStack()
         self.store = store
         self.metrics = store.metrics
-        self.mirror = Mirror(store, mode=mirror)
+        self.mirror = Mirror(store, mode=mirror, on_drift=on_drift)
         self._committer = Committer(
             store,
             policy=retry,
             metrics=self.metrics,
             committer=committer if committer is not None else user_name(),
             engine_info=release(),
+            on_drift=on_drift,
         )
 
     @classmethod
@@ -112,11 +114,14 @@ class Lake:
         storage_options: Mapping[str, str] | None = None,
         mirror: str = "inline",
         create: bool = True,
+        on_drift: str = "refuse",
     ) -> Self:
         """Open a catalog. Where there is none it is made, or without `create` refused.
 
         With `mirror="inline"` each commit is published to `_delta_log` before it returns, if the
-        object store lets it; with "worker" that is left to `deltalakedb mirror run`.
+        object store lets it; with "worker" that is left to `deltalakedb mirror run`. A table whose
+        `_delta_log` has commits that the catalog does not have takes none, unless `on_drift` is
+        "allow".
         """
         require_flag("create", create)
         if committer is not None:
@@ -127,7 +132,7 @@ class Lake:
         store = Store.open(url, clock=clock, storage_options=storage_options)
         try:
             store.migrator.ensure(create=create)
-            made = cls(store, committer=committer, retry=retry, mirror=mirror)
+            made = cls(store, committer=committer, retry=retry, mirror=mirror, on_drift=on_drift)
         except BaseException:
             store.abandon()
             raise

@@ -105,7 +105,9 @@ class Transaction:
         if not parts:
             return
         changes = [part.change.change() for part in parts]
-        outcomes = self._committer.commit(changes)
+        started = [(part.change.table, part.change.base.version) for part in parts]
+        with self._mirror.committing(started):
+            outcomes = self._committer.commit(changes)
         if any(outcome.committed.already_committed for outcome in outcomes):
             self.discard()
         self._open.clear()

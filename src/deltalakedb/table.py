@@ -503,7 +503,8 @@ class Table:
 
     def commit_change(self, change: Change) -> Committed:
         """Commit a change of this table, that which creates it included."""
-        (outcome,) = self._committer.commit([change])
+        with self._mirror.committing([(self._record, change.base and change.base.version)]):
+            (outcome,) = self._committer.commit([change])
         self._state = state = outcome.state
         self._mirror.after_commit([self._record])
         if state is not None:

@@ -233,7 +233,7 @@ def test_the_mirror_is_seen_and_driven(command: Command, catalog: str, tmp_path:
     # A foreign commit is told by exit code and text, and taken up again when it is gone.
     foreign = tmp_path / "orders" / "_delta_log" / f"{2:020d}.json"
     foreign.write_bytes(b"{}\n")
-    with deltalakedb.connect(catalog) as lake:
+    with deltalakedb.connect(catalog, on_drift="allow") as lake:
         lake.table("sales.orders").commit([add("b.parquet")])
     code, out, _ = command("mirror", "status")
     assert (code, "drifted" in out) == (3, True)
@@ -525,7 +525,7 @@ def test_what_could_not_be_published_is_a_warning(
 ) -> None:
     foreign = tmp_path / "orders" / "_delta_log" / f"{1:020d}.json"
     foreign.write_bytes(b"{}\n")
-    with deltalakedb.connect(catalog) as lake:
+    with deltalakedb.connect(catalog, on_drift="allow") as lake:
         lake.table("sales.orders").append([{"id": 1, "day": None}])
         lake.table("sales.orders").append([{"id": 2, "day": None}])
     handlers = list(logging.getLogger("deltalakedb").handlers)

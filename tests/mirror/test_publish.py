@@ -122,7 +122,10 @@ def test_a_foreign_commit_stops_its_table_and_no_other(queued: Lake, new_table: 
     assert queued.mirror.status()[0].drift is None
 
 
-def test_commits_go_on_while_a_table_has_drifted(inline: Lake, new_table: NewTable) -> None:
+def test_commits_go_on_while_a_table_has_drifted_where_that_is_allowed(
+    open_lake: OpenLake, new_table: NewTable
+) -> None:
+    inline = open_lake(mirror="inline", on_drift="allow")
     table = new_table(inline)
     (log_of(table) / f"{1:020d}.json").write_bytes(b"{}\n")
     assert table.commit([add("a.parquet")]) == 1

@@ -26,6 +26,7 @@ from deltalakedb.cli.output import (
 from deltalakedb.cli.progress import countdown
 from deltalakedb.mirror.endpoint import MetricsEndpoint
 from deltalakedb.mirror.publish import Outcome, Published
+from deltalakedb.store.mirror import drift_way_out
 from deltalakedb.telemetry import logger
 
 if TYPE_CHECKING:
@@ -280,6 +281,10 @@ def _wrong(one: TableStatus) -> str:
     parts = []
     if one.last_error:
         parts.append(as_commands(one.last_error))
+    elif one.drift is not None:
+        key = one.drift.get("object_key", "a commit of its log")
+        parts.append(f"{key} is not from this catalog.")
+        parts.append(as_commands(f"{drift_way_out(one.table)}."))
     if one.last_error and one.next_attempt_at:
         parts.append(f"(attempt {one.attempts}; next {moment(one.next_attempt_at)})")
     if one.checkpoint_error:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from deltalakedb.arguments import require_text
-from deltalakedb.errors import InvalidArgumentError, TableNotFoundError
+from deltalakedb.errors import (
+    InvalidArgumentError,
+    StorageError,
+    TableDriftedError,
+    TableNotFoundError,
+)
 from deltalakedb.mirror.inline import InlineMirror
 from deltalakedb.mirror.lease import LEASE_SECONDS
+from deltalakedb.mirror.log_ahead import LogAhead
+from deltalakedb.mirror.publish import Outcome, Published, Storages
 from deltalakedb.mirror.worker import CONCURRENCY, Worker
 from deltalakedb.store import mirror as queue
 
 if TYPE_CHECKING:
-    from deltalakedb.mirror.publish import Published
     from deltalakedb.mirror.schedule import RetrySchedule
     from deltalakedb.store import Store, TableRecord
     from deltalakedb.store.dialect import Session
@@ -57,7 +64,12 @@ class Mirror:
     """The log in the object store, following the catalog."""
 
     def __init__(
-        self, store: Store, *, mode: str = "inline", schedule: RetrySchedule | None = None
+        self,
+        store: Store,
+        *,
+        mode: str = "inline",
+        schedule: RetrySchedule | None = None,
+        on_drift: str = "refuse",
     ) -> None:
         if mode not in ("inline", "worker"):
             raise InvalidArgumentError(
@@ -65,10 +77,38 @@ class Mirror:
                 fix="Pass 'inline' to publish right after each commit, or 'worker' to leave it to "
                 "`deltalakedb mirror run`",
             )
+        if on_drift not in ("refuse", "allow"):
+            raise InvalidArgumentError(
+                f"on_drift={on_drift!r} is no way to treat a table that has drifted",
+                fix="Pass 'refuse' to commit nothing to it, or 'allow' to commit what then cannot "
+                "be published",
+            )
         self.mode = mode
+        self._refuses_drift = on_drift == "refuse"
+        self._ahead = LogAhead(store, Storages(store.storage_options, patient=False))
         self._store = store
         self._schedule = schedule
         self._inline = InlineMirror(store, schedule=schedule) if mode == "inline" else None
+
+    @contextmanager
+    def committing(self, tables: Sequence[tuple[TableRecord, int | None]]) -> Iterator[None]:
+        """Around a commit: refuse one to a table whose log has commits that the catalog lacks.
+
+        With each table comes the version that the commit starts from, None for one that it makes.
+        The object store is asked before the first commit of this process only, or again after a
+        commit was refused.
+        """
+        for table, version in tables:
+            if version is None:
+                self._ahead.trust(table)
+            elif self._refuses_drift:
+                self._ahead.check_once(table, version)
+        try:
+            yield
+        except TableDriftedError:
+            for table, _ in tables:
+                self._ahead.distrust(table)
+            raise
 
     def after_commit(self, tables: Iterable[TableRecord]) -> None:
         """Publish what was committed just now, or tell the workers; never raises."""
@@ -135,12 +175,31 @@ class Mirror:
         if table is not None:
             require_text("table", table)
         now = self._store.clock.now_ms()
+        drifted: list[tuple[TableRecord, int]] = []
         with self._store.write() as session:
             chosen = self._chosen(session, table)
             for record in chosen:
+                if queue.mirror_table(session, record.table_id).drift is not None:
+                    drifted.append((record, self._store.head(session, record.table_id) or 0))
                 queue.retry_table(session, record.table_id, now=now)
         self._store.dialect.wake_workers()
-        return self.worker().run_once(only=None if table is None else chosen[0].table_id)
+        done = self.worker().run_once(only=None if table is None else chosen[0].table_id)
+        told = {one.table_id for one in done if one.outcome is not Outcome.CAUGHT_UP}
+        return done + [
+            found
+            for record, head in drifted
+            if record.table_id not in told and (found := self._compared(record, head)) is not None
+        ]
+
+    def _compared(self, table: TableRecord, head: int) -> Published | None:
+        """Whether a log with nothing more to publish is still ahead; None where it is not."""
+        try:
+            self._ahead.check(table, head)
+        except TableDriftedError as error:
+            return Published(table.name, table.table_id, Outcome.DRIFTED, error=error)
+        except StorageError as error:
+            return Published(table.name, table.table_id, Outcome.FAILED, error=error)
+        return None
 
     def _chosen(self, session: Session, table: str | None) -> Sequence[TableRecord]:
         if table is None:

@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from stat import S_ISREG
 from types import TracebackType
 from typing import IO, Final, Self
 
@@ -249,6 +250,15 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def look_at(path: Path) -> tuple[int, int] | None:
+    """Size of a file, and its time in whole milliseconds; None where there is no file."""
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return (found.st_size, found.st_mtime_ns // 1_000_000) if S_ISREG(found.st_mode) else None
 
 
 def clear_leftovers(folder: Path, *, older_than_seconds: float) -> int:

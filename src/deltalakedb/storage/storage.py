@@ -121,6 +121,9 @@ class Storage:
 
     def head(self, key: str) -> ObjectInfo | None:
         """Size and time of an object, or None where there is none."""
+        if self._folder is not None:
+            found = self._locally(key, "look at", local_files.look_at)
+            return None if found is None else ObjectInfo(key, *found)
         try:
             return self._call(key, "look at", lambda store: _info(store.head(key)))
         except ObjectNotFoundError:

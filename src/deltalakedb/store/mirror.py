@@ -213,6 +213,15 @@ def set_drift(
     session.changed("set_drift", table_id=table_id, drift=text, now=now)
 
 
+def drift_way_out(name: str) -> str:
+    """How a table that has drifted can be written again."""
+    return (
+        f"See what there is with lake.verify({name!r}), and take it over with lake.adopt({name!r})."
+        f" If it is not to count, move it out of _delta_log, then lake.mirror.retry({name!r}). "
+        'With connect(…, on_drift="allow") commits go on, and cannot be published'
+    )
+
+
 def retry_table(session: Session, table_id: str, *, now: int) -> None:
     """Let a table be tried again at once, whatever its last tries met and who has its lease."""
     session.changed("retry_table", table_id=table_id, now=now)

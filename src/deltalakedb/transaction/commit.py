@@ -36,11 +36,13 @@ from deltalakedb.errors import (
     DeltaLakeDbError,
     HistoryExpiredError,
     RetriesExhaustedError,
+    TableDriftedError,
     TransactionAbortedError,
     UnexpectedVersionError,
 )
 from deltalakedb.store import Counts, Payload, VersionRecord, account
 from deltalakedb.store.exports import gone
+from deltalakedb.store.mirror import drift_way_out, mirror_table
 from deltalakedb.telemetry import Metrics, event, span
 from deltalakedb.transaction.attempt import Attempt, IsolationLevel, isolation_of
 from deltalakedb.transaction.change import Change, Committed, new_uuid
@@ -110,6 +112,7 @@ class Committer:
         metrics: Metrics | None = None,
         committer: str | None = None,
         engine_info: str = "deltalakedb",
+        on_drift: str = "refuse",
         step: Callable[[str], None] | None = None,
     ) -> None:
         self._store = store
@@ -118,6 +121,9 @@ class Committer:
         self._committer = committer
         self._engine_info = engine_info
         self._times = CommitTimes(store)
+        self._refuses_drift = on_drift == "refuse"
+        # The newest version of each table that this process has committed.
+        self._newest: dict[str, int] = {}
         # Called between any two steps of a commit: where tests kill the process.
         self._step = step
 
@@ -292,11 +298,13 @@ class Committer:
         state = work.state
         assert state is not None  # noqa: S101 - only a new table has none
         self._expect(work, state.version)
-        if self._store.advance_head(session, work.table_id, expected=state.version):
+        if self._advance(session, work, state):
+            self._refuse_older(work, state.version, state.version)
             return
         head = self._store.lock_head(session, work.table_id)
         if head is None:
             raise gone(session, work.change.table)
+        self._refuse_older(work, head, state.version)
         if head - state.version > _WINNERS_UNDER_LOCK:
             raise _TooFarBehindError
         if self._recorded(session, work):
@@ -305,15 +313,53 @@ class Committer:
         if work.done is not None:
             return
         self._expect(work, head)
+        self._refuse_drift(session, work, head)
         rebased = work.state
-        if rebased is None or not self._store.advance_head(
-            session, work.table_id, expected=rebased.version
-        ):
+        if rebased is None or not self._advance(session, work, rebased):
             raise CorruptCatalogError(
                 f"The head of table {work.change.table.name!r} ({head}) is not the newest version "
                 "of its ledger",
                 fix="Restore a backup of the catalog",
             )
+
+    def _advance(self, session: Session, work: _Work, state: TableState) -> bool:
+        """Move the head; False where another was faster, or the table has drifted."""
+        return self._store.advance_head(
+            session,
+            work.table_id,
+            expected=state.version,
+            unless_drifted=self._refuses_drift,
+        )
+
+    def _refuse_older(self, work: _Work, head: int, seen: int) -> None:
+        """Refuse a catalog that has lost versions which this process has seen; once."""
+        seen = max(seen, self._newest.pop(work.table_id, -1))
+        if head >= seen or not self._refuses_drift:
+            return
+        name = work.change.table.name
+        raise TableDriftedError(
+            f"Table {name!r} is at version {head}, and this process has seen version {seen} of it",
+            why="The catalog was restored from an older state, or lost its newest commits in a "
+            "failover; nothing was committed",
+            fix=f"Take back what _delta_log still has: lake.verify({name!r}), then "
+            f"lake.adopt({name!r}). Then read the table again, and repeat the work",
+        )
+
+    def _refuse_drift(self, session: Session, work: _Work, head: int) -> None:
+        if not self._refuses_drift:
+            return
+        drift = mirror_table(session, work.table_id).drift
+        if drift is None:
+            return
+        table = work.change.table
+        raise TableDriftedError(
+            f"Table {table.name!r} cannot be committed to: it has drifted from its _delta_log, "
+            f"where {drift.get('object_key', 'a commit')} is not from this catalog, whose newest "
+            f"version is {head}",
+            why="Somebody else has written to the log, or the catalog was restored from an older "
+            "state. A commit would fork the history; nothing was committed",
+            fix=drift_way_out(table.name),
+        )
 
     def _take_new(self, session: Session, work: _Work) -> None:
         table = work.change.table
@@ -578,6 +624,7 @@ class Committer:
             (work.change.table.name, work.written) for work in works if work.written is not None
         ]
         self._metrics.committed(len(written), elapsed)
+        self._newest.update((work.table_id, work.written.version) for work in works if work.written)
         for name, record in written:
             event("commit", partial(_told, name, record, attempts, elapsed))
 

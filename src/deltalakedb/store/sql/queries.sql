@@ -64,6 +64,13 @@ SELECT current_version FROM dl_table_heads WHERE table_id = :table_id;
 UPDATE dl_table_heads SET current_version = :version
 WHERE table_id = :table_id AND current_version = :expected;
 
+-- name: advance_sound_head
+-- As advance_head; none either where the log of the table holds commits that are not from here.
+UPDATE dl_table_heads SET current_version = :version
+WHERE table_id = :table_id AND current_version = :expected
+  AND NOT EXISTS (SELECT 1 FROM dl_mirror_tables AS m
+                  WHERE m.table_id = :table_id AND m.drift IS NOT NULL);
+
 -- name: read_version
 SELECT table_id, version, committed_at, committer, operation, operation_params,
        operation_metrics, commit_info, commit_uuid, transaction_id, num_actions, num_adds,
