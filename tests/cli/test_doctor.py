@@ -20,6 +20,7 @@ import pytest
 import deltalakedb
 from deltalakedb.cli import checks, spark_check
 from deltalakedb.cli.app import run
+from deltalakedb.clock import ManualClock
 from deltalakedb.errors import ConfigurationError, StorageError
 from deltalakedb.spark.java import java_home
 from deltalakedb.storage import Storage, open_storage
@@ -27,6 +28,7 @@ from deltalakedb.store import Store
 from deltalakedb.store.roles import Rights
 from deltalakedb.store.url import Engine
 
+from fix_lake import schema_json
 from fix_s3 import S3Server
 from fix_somebody import not_as_root
 from postgres_server import PostgresServer
@@ -234,6 +236,15 @@ def test_clocks_that_differ_are_told(theirs: int, state: str) -> None:
     found = checks._clock(1_000_000 + theirs, 1_000_000, 1_000_010)
     assert found.state == state
     assert ("61.0 s" in found.found) is (state == "wrong")
+
+
+def test_a_commit_of_the_future_is_told(doctor: Doctor, tmp_path: Path, catalog_url: str) -> None:
+    ahead = ManualClock(4_070_908_800_000)
+    with deltalakedb.connect(catalog_url, clock=ahead, mirror="worker") as lake:
+        lake.create_table("t", location=str(tmp_path / "t"), schema=schema_json("id"))
+    code, found = doctor("-c", catalog_url)
+    assert (code, found["commit times"]["state"]) == (0, "warning")
+    assert "2099-01-01" in found["commit times"]["found"]
 
 
 def test_an_old_python_and_odd_packages_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,13 @@ PRINTED: dict[str, list[str]] = {
         "[('2026-11-01', 3), ('2026-11-02', 2)]",
         "[(2, 3.0, '2026-11-01')]",
     ],
-    "docs/how-to/runbook.md": ["[('foreign commit', 2)]", "[2]", "True 2", "2"],
+    "docs/how-to/runbook.md": [
+        "TableDriftedError",
+        "[('foreign commit', 2)]",
+        "[2]",
+        "True 2",
+        "2",
+    ],
     "docs/how-to/upgrade.md": ["[]"],
     "docs/how-to/verify.md": [
         "True 4 1 3",

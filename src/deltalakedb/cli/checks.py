@@ -20,6 +20,7 @@ from time import time
 from deltalakedb.cli.check import Check
 from deltalakedb.cli.output import as_commands
 from deltalakedb.cli.spark_check import check_spark
+from deltalakedb.clock import show_time
 from deltalakedb.errors import DeltaLakeDbError, StorageError
 from deltalakedb.spark.java import java_home
 from deltalakedb.storage import Storage, local_path, normalise_location, open_storage
@@ -189,8 +190,11 @@ def check_database(url: CatalogUrl, catalog: str) -> Iterator[Check]:
                 after = time() * 1000
             yield Check("database", "ok", f"{url.display} answers: {url.engine} {number}")
             yield _rights(store, url)
-            yield _schema(store)
+            schema = _schema(store)
+            yield schema
             yield _clock(int(now), before, after)
+            if schema.state == "ok":
+                yield from _future(store, int(now))
     except DeltaLakeDbError as error:
         yield _wrong("database", error)
 
@@ -298,6 +302,20 @@ def _clock(theirs: int, before: float, after: float) -> Check:
         f"The database's clock is {skew / 1000:.1f} s {way} ours",
         "Let a time service (chrony, systemd-timesyncd) set the clocks of all machines",
     )
+
+
+def _future(store: Store, now: int) -> Iterator[Check]:
+    """Whether a commit has a time that is still to come."""
+    row = store.dialect.ask(lambda session: session.one("newest_time"))
+    newest = now if row is None else int(row[0])
+    if newest - now > SKEW_MS:
+        yield Check(
+            "commit times",
+            "warning",
+            f"The newest commit is of {show_time(newest)}, and it is {show_time(now)} now",
+            "A clock was ahead, or this one is behind. Set it; commits of that table go on a "
+            "millisecond at a time until then",
+        )
 
 
 # --- the object store ---------------------------------------------------------------------
