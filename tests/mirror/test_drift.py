@@ -250,7 +250,9 @@ def test_a_hint_that_lies_is_no_drift(open_lake: OpenLake, new_table: NewTable) 
 def test_a_store_that_cannot_be_asked_refuses_no_commit(
     open_lake: OpenLake, new_table: NewTable
 ) -> None:
-    table = new_table(open_lake(mirror="inline"))
+    made = open_lake(mirror="inline")
+    table = new_table(made)
+    made.mirror.drain()
     shutil.rmtree(log_of(table))
     log_of(table).write_bytes(b"")
     lake = open_lake(mirror="inline")
