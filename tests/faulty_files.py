@@ -1,7 +1,7 @@
 """Local files of which a share of all system calls goes wrong, in this process, for a while.
 
-What lies below `deltalakedb.storage` is replaced: its system calls, and the store that
-parts of files are read from. Whoever works with files otherwise (the test itself) notices nothing.
+The system calls of `deltalakedb.storage` are replaced. Whoever works with files otherwise (the test
+itself) notices nothing.
 """
 
 import errno
@@ -11,17 +11,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
-from obstore.exceptions import GenericError
 
-from deltalakedb.storage import local_files, storage
-from deltalakedb.storage.opening import open_local_store
+from deltalakedb.storage import local_files
 
 CALLS = ("open", "read", "write", "fsync", "link", "close")
-READING = ("get_range", "head")
 KINDS = (
     *("before", "after"),  # an error although nothing, or everything, was done
     *("too late", "throttled", "disk full"),  # other errors, before anything was done
@@ -47,15 +43,9 @@ class FaultyFiles:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Let files fail while the block lasts."""
-
-        def open_faulty(folder: Path) -> Any:
-            found = open_local_store(folder)
-            return None if found is None else _FaultyStore(found, self)
-
-        # Both are names in modules of ours: nobody else's files are touched.
+        # A name in a module of ours: nobody else's files are touched.
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(local_files, "os", _FaultyOs(self, named=self._named))
-            patch.setattr(storage, "open_local_store", open_faulty)
             yield
 
     def choose(self, call: str) -> str | None:
@@ -87,10 +77,8 @@ def _kinds(call: str) -> tuple[str, ...]:
         return ("before", "partial", "partial", "short", *_NUMBERS)
     if call == "link":
         return ("before", "after", "after", "made twice", *_NUMBERS)
-    if call in ("read", "get_range"):
+    if call == "read":
         return ("before", "garbled", "shortened")
-    if call == "head":
-        return ("before",)
     # Who opened a file and is told that it failed would lose it; a descriptor is always closed.
     return ("after",) if call == "close" else ("before", *_NUMBERS)
 
@@ -127,27 +115,5 @@ class _FaultyOs:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
             number = _NUMBERS.get(fault, errno.EIO)
             raise OSError(number, os.strerror(number))
-
-        return call
-
-
-class _FaultyStore:
-    """A store of obstore, whose answers may be wrong."""
-
-    def __init__(self, store: Any, faults: FaultyFiles) -> None:
-        self._store = store
-        self._faults = faults
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._store, name)
-        if name not in READING:
-            return found
-
-        def call(*arguments: Any, **options: Any) -> Any:
-            fault = self._faults.choose(name)
-            if fault == "before":
-                raise GenericError("Generic LocalFileSystem error: Input/output error (os error 5)")
-            answer = found(*arguments, **options)
-            return answer if fault is None else self._faults.garble(bytes(answer), fault)
 
         return call

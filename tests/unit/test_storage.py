@@ -391,3 +391,30 @@ def test_files_may_be_called_anything(tmp_path: Path) -> None:
 def test_a_key_file_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigurationError, match=r"There is no file 'nowhere\.json'"):
         open_storage("gs://b/t", {"service_account": "nowhere.json"})
+
+
+def test_local_files_are_listed_with_hidden_and_linked_ones(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path / "table"))
+    for key in ("a/x", "a/.hidden", "a/x#1", "b/c/d"):
+        storage.put(key, b"12")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "y").write_bytes(b"1")
+    (tmp_path / "table" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "table" / "broken").symlink_to("nothing")
+    (tmp_path / "table" / "empty").mkdir()
+    found = {info.key: info.size for info in storage.list()}
+    assert found == {"a/x": 2, "a/.hidden": 2, "a/x#1": 2, "b/c/d": 2, "linked/y": 1}
+    assert [info.key for info in storage.list("b")] == ["b/c/d"]
+    assert list(storage.list("a/x")) == []
+    assert (storage.head("a"), storage.head("broken")) == (None, None)
+
+
+def test_a_local_folder_that_cannot_be_listed_to_the_end_is_refused(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path))
+    (tmp_path / "loop").symlink_to(tmp_path)
+    with pytest.raises(StorageError, match="symbolic links"):
+        list(storage.list())
+    (tmp_path / "loop").unlink()
+    (tmp_path / os.fsdecode(b"\xff")).write_bytes(b"")
+    with pytest.raises(StorageError, match="not UTF-8"):
+        list(storage.list())

@@ -35,7 +35,7 @@ _DENIED: Final = frozenset({errno.EPERM, errno.EACCES, errno.EROFS})
 _LASTING: Final = frozenset(
     {
         *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP),
-        *(errno.EINVAL, errno.ENOTEMPTY, errno.EXDEV, errno.ENXIO, errno.ENODEV),
+        *(errno.EINVAL, errno.ENOTEMPTY, errno.EXDEV, errno.ENXIO, errno.ENODEV, errno.EILSEQ),
     }
 )
 

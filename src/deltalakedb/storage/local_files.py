@@ -6,6 +6,7 @@ Guarantees:
   name, a writer that is killed leaves nothing behind; elsewhere it may leave a hidden temporary
   file, which `clear_leftovers` finds.
 - A name is on the disk when its folder is (`sync_folder`), new folders included.
+- No threads and no runtime: a forked child can go on with any of it.
 - `update_file` lets nobody overwrite what he has not seen. Whoever hangs there holds others up for
   seconds, not for ever.
 """
@@ -118,14 +119,65 @@ class NewFile:
 
 def read_file(path: Path) -> bytes:
     """The whole content of a file."""
+    return read_range(path, 0)
+
+
+def read_range(path: Path, start: int, length: int | None = None) -> bytes:
+    """A part of a file, shorter where the file ends before it does."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     try:
+        if start:
+            os.lseek(handle, start, os.SEEK_SET)
         parts = []
-        while part := os.read(handle, _READ_AT_ONCE):
+        left = _READ_AT_ONCE if length is None else length
+        while left and (part := os.read(handle, min(left, _READ_AT_ONCE))):
             parts.append(part)
+            left -= 0 if length is None else len(part)
     finally:
         os.close(handle)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def list_files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Every file below a folder, at any depth: its path from there, size and time.
+
+    Links are followed. A folder that contains itself by one is refused, as is a name that is no
+    text. What vanishes meanwhile is left out.
+    """
+    waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]
+    while waiting:
+        name, above = waiting.pop()
+        try:
+            found = (folder / name).stat()
+            inode = (found.st_dev, found.st_ino)
+            if inode in above:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(folder / name))
+            entries = os.scandir(folder / name)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        with entries:
+            for entry in entries:
+                key = f"{name}/{entry.name}" if name else entry.name
+                if entry.is_dir():
+                    waiting.append((key, above | {inode}))
+                    continue
+                with suppress(FileNotFoundError):
+                    if entry.is_file():
+                        _refuse_bytes(entry.path)
+                        yield key, entry.stat()
+
+
+def _refuse_bytes(path: str) -> None:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise OSError(errno.EILSEQ, "its name is not UTF-8", os.fsencode(path)) from None
+
+
+def delete_file(path: Path) -> None:
+    """Delete a file, and what Hadoop keeps beside it; there being none is as good."""
+    drop_checksum(path)
+    path.unlink(missing_ok=True)
 
 
 def create_file(path: Path, data: bytes, *, settle: bool, staged: NewFile | None = None) -> bool:

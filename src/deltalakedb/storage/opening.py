@@ -96,20 +96,6 @@ def open_brief_store(location: str, options: Mapping[str, str]) -> ObjectStore:
     return open_object_store(location, {**_BRIEF, **options}, retry=_BRIEF_RETRY)
 
 
-def open_local_store(folder: Path) -> ObjectStore | None:
-    """The store of a folder; None where there is none."""
-    from obstore.exceptions import BaseError
-    from obstore.store import LocalStore
-
-    if not folder.is_dir():
-        return None
-    try:
-        return LocalStore(folder)
-    except BaseError:
-        # Somebody deleted it just now.
-        return None
-
-
 _memories: dict[str, ObjectStore] = {}
 _memories_lock = threading.Lock()
 

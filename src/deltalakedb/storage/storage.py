@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import time
 import uuid
@@ -25,7 +26,6 @@ from deltalakedb.storage.locations import local_path, normalise_location
 from deltalakedb.storage.opening import (
     check_options,
     open_brief_store,
-    open_local_store,
     open_memory_store,
     open_object_store,
 )
@@ -64,13 +64,13 @@ def open_storage(
     """
     options = check_options(storage_options)
     if location.startswith("memory:"):
-        return Storage(location, lambda: open_memory_store(location), options)
+        return Storage(location, open_memory_store(location), options)
     location = normalise_location(location)
     folder = local_path(location)
     if folder is not None:
-        return Storage(location, lambda: open_local_store(folder), options, folder=folder)
+        return Storage(location, None, options, folder=folder)
     store = (open_object_store if patient else open_brief_store)(location, options)
-    return Storage(location, lambda: store, options)
+    return Storage(location, store, options)
 
 
 class Storage:
@@ -79,14 +79,13 @@ class Storage:
     def __init__(
         self,
         location: str,
-        store: Callable[[], ObjectStore | None],
+        store: ObjectStore | None,
         options: Mapping[str, str] | None = None,
         *,
         folder: Path | None = None,
     ) -> None:
         self.location = location
-        self._open = store
-        self._store: ObjectStore | None = None
+        self._store = store
         self._folder = folder
         self._conditional = True
         self._secrets = tuple(
@@ -115,6 +114,10 @@ class Storage:
 
     def get_range(self, key: str, *, start: int, length: int) -> bytes:
         """A part of an object, shorter where the object ends before it does."""
+        if self._folder is not None:
+            return self._locally(
+                key, "read", lambda path: local_files.read_range(path, start, length)
+            )
         return self._call(
             key, "read", lambda store: bytes(store.get_range(key, start=start, length=length))
         )
@@ -270,7 +273,8 @@ class Storage:
     def delete(self, key: str) -> None:
         """Delete an object; there being none is as good."""
         if self._folder is not None:
-            self._locally(key, "delete", local_files.drop_checksum)
+            self._locally(key, "delete", local_files.delete_file)
+            return
         try:
             self._call(key, "delete", lambda store: store.delete(key))
         except ObjectNotFoundError:
@@ -295,6 +299,9 @@ class Storage:
 
         With `start_after` only keys that sort after it.
         """
+        if self._folder is not None:
+            yield from self._list_locally(self._folder, prefix.strip("/"), start_after or "")
+            return
         try:
             pages = iter(
                 self._call(prefix, "list", lambda store: _pages(store, prefix, start_after))
@@ -305,15 +312,21 @@ class Storage:
             # A folder that does not exist has no objects; a missing bucket is another error.
             return
 
+    def _list_locally(self, folder: Path, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+        try:
+            for name, found in local_files.list_files(folder / prefix):
+                key = f"{prefix}/{name}" if prefix else name
+                if key > start_after:
+                    yield _local_info(key, found)
+        except OSError as error:
+            raise self._translate(error, prefix, "list") from None
+
     # --- the store behind -----------------------------------------------------------------
 
     def _call(self, key: str, verb: str, act: Callable[[ObjectStore], T]) -> T:
         from obstore.exceptions import BaseError
 
-        if self._store is None:
-            self._store = self._open()
-        if self._store is None:
-            raise self._not_found(key, verb, f"the folder {self._folder} does not exist")
+        assert self._store is not None  # noqa: S101 - local files never come here
         try:
             return act(self._store)
         except FileNotFoundError as error:
@@ -361,6 +374,10 @@ class Storage:
 
 
 # --- obstore ------------------------------------------------------------------------------
+
+
+def _local_info(key: str, found: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(key, found.st_size, found.st_mtime_ns // 1_000_000)
 
 
 def _info(meta: Mapping[str, Any]) -> ObjectInfo:
