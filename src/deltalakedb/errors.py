@@ -76,6 +76,10 @@ class ClockError(DeltaLakeDbError):
     """Two clocks differ by so much that one is wrong; nothing was done by either."""
 
 
+class ForkedProcessError(DeltaLakeDbError):
+    """Something of the parent process was used in a forked child, where it cannot work."""
+
+
 # The advice where a database says something that deltalakedb has no better word for.
 REPORT = "Look at the database and its log, and try again; report it where it stays so"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -33,6 +32,7 @@ from deltalakedb.errors import (
     TableExistsError,
     TableExportedError,
 )
+from deltalakedb.forking import ProcessLock
 from deltalakedb.many_tables import Transaction
 from deltalakedb.mirror.service import Mirror
 from deltalakedb.snapshot import Snapshot, open_snapshot
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from deltalakedb.transaction.change import AppTxn, Change
 
 _opened: Final[weakref.WeakSet[Lake]] = weakref.WeakSet()
-_opening: Final = threading.Lock()
+_opening: Final = ProcessLock()
 
 
 class Lake:
@@ -136,7 +136,7 @@ class Lake:
         except BaseException:
             store.abandon()
             raise
-        with _opening:
+        with _opening.lock:
             _opened.add(made)
         return made
 
@@ -659,5 +659,5 @@ class Lake:
 
 def open_lakes() -> list[Lake]:
     """The lakes that this process has opened and not closed."""
-    with _opening:
+    with _opening.lock:
         return [lake for lake in _opened if not lake.closed]

@@ -22,6 +22,7 @@ from deltalakedb.actions import (
 )
 from deltalakedb.actions.partition import decode_path
 from deltalakedb.errors import ConfigurationError, DeltaLakeDbError, UnsupportedFeatureError
+from deltalakedb.forking import Process
 from deltalakedb.overwriting import write_overwrite
 from deltalakedb.snapshot import Snapshot, open_snapshot
 from deltalakedb.snapshot.page_builder import after_commit
@@ -69,6 +70,7 @@ class Transaction:
         self._committer = committer
         self._mirror = mirror
         self._find = find
+        self._process = Process()
         self._open: dict[str, _Part] = {}
         self.results: dict[str, Committed] = {}
         """After the commit: the version each changed table became, by name."""
@@ -80,6 +82,7 @@ class Transaction:
         what others commit later is checked by Delta's conflict rules.
         """
         store = self._store
+        self._check_process()
         with store.read() as session:
             record = self._find(session, name)
             part = self._open.get(record.table_id)
@@ -92,8 +95,13 @@ class Transaction:
                 part = self._open.setdefault(record.table_id, _Part(OpenChange(record, state)))
         return TransactionTable(store, part)
 
+    def _check_process(self) -> None:
+        self._process.check("The transaction", "Begin one in the process that commits it")
+
     def discard(self) -> None:
         """Delete the files that were staged for it: no commit will name them."""
+        if not self._process.is_this:
+            return  # the parent commits them
         for part in self._open.values():
             for written in part.staged:
                 written.undo()
@@ -101,6 +109,7 @@ class Transaction:
 
     def commit(self) -> None:
         """Commit every changed table in one database transaction."""
+        self._check_process()
         parts = [part for part in self._open.values() if part.change.actions]
         if not parts:
             return

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate
 from typing import Any
+
+from deltalakedb.forking import ProcessLock
 
 logger = logging.getLogger("deltalakedb")
 _NO_SPAN = nullcontext()
@@ -47,19 +48,19 @@ class Metrics:
     """Named counters, gauges and histograms; safe to use from any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._counters: dict[str, float] = {}
         self._gauges: dict[str, float] = {}
         self._histograms: dict[str, Histogram] = {}
 
     def count(self, name: str, amount: float = 1) -> None:
         """Add to a counter."""
-        with self._lock:
+        with self._lock.lock:
             self._counters[name] = self._counters.get(name, 0) + amount
 
     def committed(self, versions: int, latency_ms: float) -> None:
         """What each commit tells, at once: its latency, and how many versions it made."""
-        with self._lock:
+        with self._lock.lock:
             total = self._counters.get("versions_committed_total", 0)
             self._counters["versions_committed_total"] = total + versions
             histogram = self._histograms.get("commit_latency_ms")
@@ -71,17 +72,17 @@ class Metrics:
         """Set a gauge; one of a table is read as `name{table="…"}`."""
         if table is not None:
             name = f'{name}{{table="{_label(table)}"}}'
-        with self._lock:
+        with self._lock.lock:
             self._gauges[name] = value
 
     def observe(self, name: str, value: float) -> None:
         """Add a value to a histogram."""
-        with self._lock:
+        with self._lock.lock:
             self._histograms.setdefault(name, Histogram()).observe(value)
 
     def read(self) -> dict[str, Any]:
         """Every metric by name: a number, or for a histogram its count, sum and buckets."""
-        with self._lock:
+        with self._lock.lock:
             read: dict[str, Any] = {**self._counters, **self._gauges}
             for name, histogram in self._histograms.items():
                 read[name] = {
@@ -93,7 +94,7 @@ class Metrics:
 
     def exposition(self) -> str:
         """Every metric in the text format that Prometheus scrapes."""
-        with self._lock:
+        with self._lock.lock:
             lines: list[str] = []
             for kind, series in (("counter", self._counters), ("gauge", self._gauges)):
                 known: set[str] = set()

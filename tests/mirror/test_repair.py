@@ -459,7 +459,7 @@ def test_a_repair_that_dies_can_be_done_again(queued: Lake, table: Table) -> Non
         for spoil in (wrong, orphan, wrong_checksum):
             spoil(table)
         real = storage_of(table)
-        dying = Dying(real.location, real._open, folder=real._folder)
+        dying = Dying(real.location, real._store, folder=real._folder)
         try:
             repair_table(queued.store, dying, record_of(queued, table))
         except KilledError:

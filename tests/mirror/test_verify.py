@@ -411,7 +411,7 @@ class Busy(Storage):
 
     def __init__(self, table: Table, *, listed: Any = None, read: Any = None) -> None:
         real = storage_of(table)
-        super().__init__(real.location, real._open, folder=real._folder)
+        super().__init__(real.location, real._store, folder=real._folder)
         self._listed, self._read = listed, read
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Any:

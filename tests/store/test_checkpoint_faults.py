@@ -44,7 +44,7 @@ class Faulty(Storage):
 
     def __init__(self, location: str, fail_at: int, *, after: bool) -> None:
         inner = open_storage(location)
-        super().__init__(inner.location, inner._open, folder=inner._folder)
+        super().__init__(inner.location, inner._store, folder=inner._folder)
         self.requests = 0
         self._fail_at = fail_at
         self._after = after

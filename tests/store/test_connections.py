@@ -192,7 +192,7 @@ def test_an_error_is_ours_where_it_happens_already(store: Store) -> None:
 
 FORKING = """
 import os, sys
-from deltalakedb.errors import CatalogError
+from deltalakedb.errors import ForkedProcessError
 from deltalakedb.store import Store
 
 def who(store):
@@ -207,7 +207,7 @@ child = os.fork()
 if child == 0:
     try:
         print("child", who(store), flush=True)
-    except CatalogError as error:
+    except ForkedProcessError as error:
         print("child refused:", error, flush=True)
     store.close()
     sys.exit(0)

@@ -179,7 +179,7 @@ def test_an_archive_that_does_not_read_back_deletes_nothing(lake: Lake, tmp_path
     table = aged(lake)
     before = all_rows(lake, table)
     real = lake.open_storage(str(tmp_path))
-    bad = Forgetful(real.location, real._open, folder=tmp_path)
+    bad = Forgetful(real.location, real._store, folder=tmp_path)
     with pytest.raises(ArchiveError, match="dl_add_files"):
         expire_table(lake.store, table._record, older_than="0 days", archive=bad)
     assert all_rows(lake, table) == before
@@ -340,7 +340,7 @@ def test_two_that_restore_at_once_do_not_restore_twice(
                 other.restore_expired(table.name, str(tmp_path / "archive"))
             return super().get(key)
 
-    slow = Slow(storage.location, storage._open, folder=tmp_path / "archive")
+    slow = Slow(storage.location, storage._store, folder=tmp_path / "archive")
     with pytest.raises(CatalogBusyError, match="Its oldest version is 0 now"):
         restore_expired(lake.store, table._record, slow)
     assert all_rows(lake, table) == before

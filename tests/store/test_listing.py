@@ -384,7 +384,7 @@ def test_a_closed_lake_lists_nothing(lake: Lake) -> None:
 FORKING = """
 import os, sys
 import deltalakedb
-from deltalakedb.errors import CatalogError
+from deltalakedb.errors import ForkedProcessError
 lake = deltalakedb.connect(sys.argv[1], mirror="worker")
 snapshot = lake.table("sales.orders").snapshot()
 reading = snapshot.iter_files(10)
@@ -394,7 +394,7 @@ child = os.fork()
 if child == 0:
     try:
         print("child", snapshot.files().num_rows, flush=True)
-    except CatalogError as error:
+    except ForkedProcessError as error:
         print("child refused:", error, flush=True)
     lake.close()
     sys.exit(0)
@@ -407,7 +407,9 @@ lake.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_listings_survive_a_fork(engine: Engine, lake: Lake, catalog_url: str) -> None:
+def test_a_listing_that_is_read_half_survives_a_fork(
+    engine: Engine, lake: Lake, catalog_url: str
+) -> None:
     filled(lake, 2_000)
     lake.close()
     answer = subprocess.run(
@@ -419,7 +421,8 @@ def test_listings_survive_a_fork(engine: Engine, lake: Lake, catalog_url: str) -
     assert (answer.returncode, answer.stderr) == (0, "")
     child, parent = answer.stdout.splitlines()
     assert parent == "parent 2000"
-    assert child.startswith("child refused:") if engine == "duckdb" else child == "child 2000"
+    # SQLite would rely on locks that only the parent has: it has the file open for the listing.
+    assert child == "child 2000" if engine == "postgres" else child.startswith("child refused:")
 
 
 @pytest.mark.parametrize("name", ["with space", "100%", "what?", "a%20b", "q'uote#x", "ä;b"])

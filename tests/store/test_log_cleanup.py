@@ -357,7 +357,7 @@ class Failing(Storage):
 
     def __init__(self, location: str, deletes: int) -> None:
         inner = open_storage(location)
-        super().__init__(inner.location, inner._open, folder=inner._folder)
+        super().__init__(inner.location, inner._store, folder=inner._folder)
         self.left = deletes
 
     def delete(self, key: str) -> None:

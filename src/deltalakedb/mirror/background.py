@@ -13,6 +13,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
 
+from deltalakedb.forking import renew_after_fork, without_forks
+
 # How long the thread stays without a job, for the next one to find it; and how often it looks up.
 _IDLE_SECONDS: Final = 0.5
 
@@ -27,10 +29,14 @@ class Job:
 
 
 class Background:
-    """Does jobs one after the other, in the order in which they are due. Jobs do not raise."""
+    """Does jobs one after the other, in the order in which they are due. Jobs do not raise.
 
-    def __init__(self, name: str) -> None:
+    The thread calls `prepare` first, while nobody can fork.
+    """
+
+    def __init__(self, name: str, *, prepare: Callable[[], None] = lambda: None) -> None:
         self._name = name
+        self._prepare = prepare
         # Held by itself: an interrupt can come between the two halves of entering a condition.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -39,6 +45,16 @@ class Background:
         self._thread: threading.Thread | None = None
         self._busy = False
         self._closed = False
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Begin without jobs: those that wait are done by the parent, which has the thread."""
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._drained = []
+        self._jobs = {}
+        self._thread = None
+        self._busy = False
 
     def put(self, job: Job) -> None:
         """Have a job done; after `close()` only what is due at once."""
@@ -88,6 +104,8 @@ class Background:
         return True
 
     def _run(self) -> None:
+        with without_forks():
+            self._prepare()
         idle_since = time.monotonic()
         while True:
             with self._lock:

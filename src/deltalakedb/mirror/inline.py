@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 _PATIENCE_SECONDS: Final = 5.0
 
 
+def _import_upkeep() -> None:
+    """Import what the thread needs, which a fork in the middle would break in the child."""
+    import deltalakedb.mirror.checkpoint
+    import deltalakedb.mirror.cleanup  # noqa: F401
+
+
 class InlineMirror:
     """Publishes what this process commits."""
 
@@ -39,7 +45,7 @@ class InlineMirror:
         brief = Storages(store.storage_options, patient=False)
         self._publisher = Publisher(store, brief, schedule=schedule)
         self._upkeep = Upkeep(store, Storages(store.storage_options))
-        self._background = Background("deltalakedb-mirror")
+        self._background = Background("deltalakedb-mirror", prepare=_import_upkeep)
 
     def after_commit(self, table: TableRecord) -> None:
         """Publish what waits of a table, for some seconds; never raises."""

@@ -18,7 +18,6 @@ Guarantees:
 from __future__ import annotations
 
 import hashlib
-import threading
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -36,9 +35,10 @@ from deltalakedb.errors import (
     StorageUnavailableError,
     UnexpectedMirrorError,
 )
+from deltalakedb.forking import ProcessLock
 from deltalakedb.mirror.ahead import Ahead
 from deltalakedb.mirror.schedule import RetrySchedule
-from deltalakedb.storage import Storage, open_storage
+from deltalakedb.storage import Storage, check_process, open_storage
 from deltalakedb.store import mirror as queue
 from deltalakedb.store.reading import is_published
 from deltalakedb.telemetry import event, span, warning
@@ -87,11 +87,11 @@ class Storages:
         self._options = options
         self._patient = patient
         self._open: dict[str, Storage] = {}
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
 
     def at(self, location: str) -> Storage:
         """The store of a location."""
-        with self._lock:
+        with self._lock.lock:
             found = self._open.pop(location, None)
             if found is None:
                 found = open_storage(location, self._options, patient=self._patient)
@@ -147,6 +147,8 @@ class Publisher:
         A table whose last try failed waits for its time, unless it is `force`d. What is newer than
         `up_to` is left. `go_on` is asked before each version.
         """
+        # Not a failure of the store: the queue waits for a process that can reach it.
+        check_process(table.location)
         count = 0
         last: int | None = None
         while True:

@@ -19,6 +19,7 @@ from deltalakedb.mirror.lease import LEASE_SECONDS
 from deltalakedb.mirror.log_ahead import LogAhead
 from deltalakedb.mirror.publish import Outcome, Published, Storages
 from deltalakedb.mirror.worker import CONCURRENCY, Worker
+from deltalakedb.storage import check_process
 from deltalakedb.store import mirror as queue
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ class Mirror:
         commit was refused.
         """
         for table, version in tables:
+            if self._inline is not None:
+                check_process(table.location)  # such a commit could never be published here
             if version is None:
                 self._ahead.trust(table)
             elif self._refuses_drift:

@@ -7,12 +7,12 @@ files that has, and if the list had another number it would be read anew.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from deltalakedb.arguments import require_whole
+from deltalakedb.forking import ProcessLock
 from deltalakedb.snapshot import listing
 from deltalakedb.snapshot.pages import without
 from deltalakedb.snapshot.resolve import resolve
@@ -76,13 +76,13 @@ class SnapshotCache:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._held: CachedSnapshot | None = None
         self._known = Known()
 
     def newest(self, table: TableRecord) -> CachedSnapshot:
         """The newest snapshot; it is never older than one that was given out before."""
-        with self._lock:
+        with self._lock.lock:
             found = resolve(self._store, table, known=self._known)
             held = self._held
             if held is None or held.table != table or held.version != found.version:

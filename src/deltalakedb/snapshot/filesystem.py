@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from deltalakedb.errors import DataFileError, DataFileMissingError
-from deltalakedb.storage import check_options, open_object_store
+from deltalakedb.storage import check_options, check_process, open_object_store
 from deltalakedb.storage.file_places import FilePlaces
 
 if TYPE_CHECKING:
@@ -111,12 +111,13 @@ class TableFiles:
         )
 
 
-def _translated(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+def _translated(call: Callable[..., Any], store: Any, path: str, **options: Any) -> Any:
     """Make any failure of obstore an OSError, as that of a file is."""
     import obstore
 
+    check_process(path)
     try:
-        return call(*args, **options)
+        return call(store, path, **options)
     except obstore.exceptions.BaseError as error:
         raise OSError(str(error).partition("\n")[0]) from None
 

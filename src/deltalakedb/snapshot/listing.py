@@ -13,6 +13,7 @@ from uuid import UUID
 
 from deltalakedb.arguments import require_texts
 from deltalakedb.errors import ConfigurationError
+from deltalakedb.forking import owned
 from deltalakedb.snapshot.resolve import check_version
 from deltalakedb.store.arrow import FileQuery, schema_of
 from deltalakedb.store.relations import LIVE
@@ -248,7 +249,8 @@ def _counted(
     store: Store, table: TableRecord, query: FileQuery
 ) -> Generator[pa.RecordBatch, None, None]:
     found = 0
-    with closing(store.dialect.list_files(query)) as batches:
+    listed = store.dialect.list_files(query)
+    with closing(owned(listed, f"The listing of the files of table {table.name!r}")) as batches:
         while True:
             # Around each piece of work, and not around what the reader does between two of them.
             with span("deltalakedb.files", table=table.name):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from deltalakedb.arguments import require_session
 from deltalakedb.errors import ConfigurationError, InvalidArgumentError
+from deltalakedb.forking import ProcessLock
 from deltalakedb.lake import Lake, open_lakes
 from deltalakedb.spark.session import all_settings
 from deltalakedb.storage.opening import check_options
@@ -22,7 +22,7 @@ CATALOG: Final = "spark.deltalakedb.catalog"
 """The setting of a session that names its catalog."""
 _STORAGE: Final = "spark.deltalakedb.storage."
 _open: dict[tuple[str, tuple[tuple[str, str], ...]], Lake] = {}
-_lock = threading.Lock()
+_lock = ProcessLock()
 
 
 def lake_of(
@@ -55,7 +55,7 @@ def lake_of(
 def open_lake(url: str, storage_options: Mapping[str, str]) -> Lake:
     """One lake for each URL and options, for as long as the process lives."""
     key = (url, tuple(sorted(storage_options.items())))
-    with _lock:
+    with _lock.lock:
         found = _open.get(key)
         if found is None or found.closed:
             found = _open[key] = Lake.connect(url, storage_options=dict(storage_options))
@@ -99,7 +99,7 @@ def _session_options(spark: SparkSession) -> dict[str, str]:
 
 
 def _close_all() -> None:
-    with _lock:
+    with _lock.lock:
         while _open:
             _open.popitem()[1].close()
 

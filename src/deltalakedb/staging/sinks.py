@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from deltalakedb.errors import StorageError
 from deltalakedb.storage import (
     check_options,
+    check_process,
     local_path,
     normalise_location,
     open_object_store,
@@ -52,6 +53,7 @@ class Sinks:
                 ) from error
         from obstore import open_writer
 
+        check_process(self.location)
         if self._store is None:
             self._store = open_object_store(self.location, self._options)
         return _StoreSink(open_writer(self._store, key))

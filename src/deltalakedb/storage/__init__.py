@@ -17,13 +17,14 @@ from deltalakedb.storage.locations import (
     root_locations,
     table_location,
 )
-from deltalakedb.storage.opening import check_options, open_object_store
+from deltalakedb.storage.opening import check_options, check_process, open_object_store
 from deltalakedb.storage.storage import ObjectInfo, Storage, open_storage
 
 __all__ = [
     "ObjectInfo",
     "Storage",
     "check_options",
+    "check_process",
     "local_path",
     "normalise_location",
     "open_object_store",

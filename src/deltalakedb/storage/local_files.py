@@ -265,7 +265,11 @@ def _locked(folder: Path) -> Iterator[None]:
                         str(folder),
                     ) from None
                 time.sleep(0.01)
-        yield
+        try:
+            yield
+        finally:
+            # A child that was forked meanwhile has the handle too: closing it here unlocks nothing.
+            fcntl.flock(handle, fcntl.LOCK_UN)
     finally:
         os.close(handle)
 

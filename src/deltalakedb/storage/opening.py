@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.errors import ConfigurationError, InvalidArgumentError
+from deltalakedb.forking import Process, ProcessLock
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -27,6 +27,27 @@ _RETRY: Final = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
 # Whoever waits for a commit does not wait for a store that is ill: a worker will try again.
 _BRIEF_RETRY: Final = {"max_retries": 1, "retry_timeout": timedelta(seconds=5)}
 _BRIEF: Final = {"connect_timeout": "3s", "timeout": "10s"}
+
+
+_started_in: Process | None = None
+
+
+def check_process(location: str) -> None:
+    """Raise ForkedProcessError where no request to an object store could ever be answered.
+
+    All requests of a process share one runtime, whose threads begin with the first one. A forked
+    child has the runtime without the threads: it would wait for ever.
+    """
+    global _started_in  # noqa: PLW0603 - there is one runtime for each process
+    if location.startswith("file:"):
+        return
+    if _started_in is None:
+        _started_in = Process()
+    _started_in.check(
+        f"The object store of {location}",
+        "Use it first in the child, not in its parent; or start processes with "
+        "multiprocessing.get_context('spawn') or 'forkserver'",
+    )
 
 
 def check_options(options: object) -> dict[str, str]:
@@ -97,12 +118,12 @@ def open_brief_store(location: str, options: Mapping[str, str]) -> ObjectStore:
 
 
 _memories: dict[str, ObjectStore] = {}
-_memories_lock = threading.Lock()
+_memories_lock = ProcessLock()
 
 
 def open_memory_store(location: str) -> ObjectStore:
     """A store in this process, the same for all who name it."""
     from obstore.store import MemoryStore
 
-    with _memories_lock:
+    with _memories_lock.lock:
         return _memories.setdefault(location.rstrip("/"), MemoryStore())

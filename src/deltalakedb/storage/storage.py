@@ -25,6 +25,7 @@ from deltalakedb.storage.failures import is_conflict, is_missing_bucket, said, t
 from deltalakedb.storage.locations import local_path, normalise_location
 from deltalakedb.storage.opening import (
     check_options,
+    check_process,
     open_brief_store,
     open_memory_store,
     open_object_store,
@@ -326,6 +327,7 @@ class Storage:
     def _call(self, key: str, verb: str, act: Callable[[ObjectStore], T]) -> T:
         from obstore.exceptions import BaseError
 
+        check_process(self.location)
         assert self._store is not None  # noqa: S101 - local files never come here
         try:
             return act(self._store)

@@ -11,7 +11,6 @@ Differences from the other engines, and why:
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
@@ -35,9 +34,11 @@ from deltalakedb.errors import (
     ConfigurationError,
     CorruptCatalogError,
     DeltaLakeDbError,
+    ForkedProcessError,
     MissingDriverError,
     TransactionAbortedError,
 )
+from deltalakedb.forking import keep_for_ever
 from deltalakedb.store.arrow import as_schema, schema_of
 from deltalakedb.store.dialect import (
     KEY_PARAMETERS,
@@ -141,8 +142,8 @@ class _Instances:
         self._lock = threading.Lock()
         self._turns = {}
         for instance in list(self._open.values()):
-            # Never freed here, not even at exit: that would wait for threads of the other process.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(instance.connection))
+            # Freeing it would wait for threads of the other process.
+            keep_for_ever(instance.connection)
 
 
 _instances = _Instances()
@@ -509,7 +510,7 @@ class DuckdbDialect(Dialect):
         self, pool: Pool[duckdb.DuckDBPyConnection], *, turns: Pool[object] | None = None
     ) -> _Transaction:
         if os.getpid() != self._key[0]:
-            raise CatalogError(
+            raise ForkedProcessError(
                 f"{self.url.display} was opened before this process was forked",
                 why=_ONE_PROCESS,
                 fix="Call deltalakedb.connect() in the process that uses it",

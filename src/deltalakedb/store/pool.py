@@ -30,10 +30,14 @@ from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
 from deltalakedb.errors import CatalogBusyError, CatalogError
+from deltalakedb.forking import keep_for_ever
 
 C = TypeVar("C")
 
 _LOOK_AGAIN_SECONDS: Final = 1.0
+# How long a fork waits for connections that other threads use, and how often it looks.
+_FORK_SECONDS: Final = 5.0
+_FORK_LOOK_SECONDS: Final = 0.0005
 
 
 class _Place(Generic[C]):
@@ -50,7 +54,9 @@ class _Place(Generic[C]):
 class Pool(Generic[C]):
     """Connections made by `connect`, discarded by `close`, and kept only while `alive`.
 
-    `close` also ends what a connection was in the middle of, and may be called twice.
+    `close` also ends what a connection was in the middle of, and may be called twice. With
+    `left_open` no connection stays open while the process forks; it is called in a child where one
+    did, because the thread that forked had it, or another one did not give it back in time.
     """
 
     def __init__(
@@ -61,6 +67,7 @@ class Pool(Generic[C]):
         alive: Callable[[C], bool],
         size: int,
         timeout: float,
+        left_open: Callable[[], None] | None = None,
     ) -> None:
         self._connect = connect
         self._close = close
@@ -71,6 +78,9 @@ class Pool(Generic[C]):
         self._places: list[_Place[C]] = []
         self._waiting: deque[threading.Lock] = deque()
         self._closed = False
+        self._left_open = left_open
+        self._forking: int | None = None
+        """The thread that is about to fork, which others let go first."""
         _pools.add(self)
 
     def acquire(self, owner: object, *, timeout: float | None = None) -> C:
@@ -105,6 +115,9 @@ class Pool(Generic[C]):
         with self._lock:
             if self._closed:
                 raise CatalogError("The catalog is closed", fix="Call deltalakedb.connect() again")
+            # Whoever has a connection may need another one to get done.
+            if self._forking not in (None, thread) and not _is_busy(thread):
+                return None
             for place in self._places:
                 if place.owner is None:
                     place.thread = thread
@@ -128,6 +141,8 @@ class Pool(Generic[C]):
             self._waiting.remove(bell)
 
     def _has_room(self) -> bool:
+        if self._forking is not None:
+            return False
         places = list(self._places)
         for place in places:
             if place.owner is not None and place.owner() is None:
@@ -213,9 +228,26 @@ class Pool(Generic[C]):
         while self._waiting:
             self._wake()
 
+    def in_use_by(self, threads: Callable[[int], bool]) -> bool:
+        """Whether one of these threads has a connection."""
+        places = [place for place in list(self._places) if threads(place.thread)]
+        return any(place.owner is not None and place.owner() is not None for place in places)
+
+    def _before_fork(self, thread: int) -> None:
+        with self._lock:
+            self._forking = thread
+
+    def _after_fork_in_parent(self) -> None:
+        self._forking = None
+        while self._waiting:
+            self._wake()
+
     def _after_fork(self) -> None:
         # Not even closed: that would talk to the server on the other process's connection.
-        _inherited.append(self._places)
+        keep_for_ever(self._places)
+        if self._left_open is not None and self._places:
+            self._left_open()
+        self._forking = None
         self._lock = threading.Lock()
         self._places = []
         self._waiting = deque()
@@ -244,13 +276,43 @@ class Hold(Generic[C]):
 
 
 _pools: weakref.WeakSet[Pool[Any]] = weakref.WeakSet()
-_inherited: list[Any] = []
+
+
+def _closed_at_fork() -> list[Pool[Any]]:
+    return [pool for pool in list(_pools) if pool._left_open is not None]  # noqa: SLF001 - below too
+
+
+def _is_busy(thread: int) -> bool:
+    return any(pool.in_use_by(lambda other: other == thread) for pool in _closed_at_fork())
+
+
+def _before_fork() -> None:
+    """Wait, for seconds at most, until no other thread has a connection; then close the idle."""
+    thread, deadline = threading.get_ident(), time.monotonic() + _FORK_SECONDS
+    pools = _closed_at_fork()
+    for pool in pools:
+        pool._before_fork(thread)  # noqa: SLF001
+    while any(pool.in_use_by(lambda other: other != thread) for pool in pools):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(_FORK_LOOK_SECONDS)
+    for pool in pools:
+        pool.discard_idle()
+
+
+def _after_fork_in_parent() -> None:
+    for pool in _closed_at_fork():
+        pool._after_fork_in_parent()  # noqa: SLF001
 
 
 def _after_fork_in_child() -> None:
     for pool in list(_pools):
-        pool._after_fork()  # noqa: SLF001 - the same module
+        pool._after_fork()  # noqa: SLF001
 
 
 if hasattr(os, "register_at_fork"):  # there is no fork on Windows
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )

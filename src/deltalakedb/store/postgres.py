@@ -19,7 +19,6 @@ Differences from the other engines, and why:
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -37,6 +36,7 @@ from deltalakedb.errors import (
     DeltaLakeDbError,
     MissingDriverError,
 )
+from deltalakedb.forking import ProcessLock
 from deltalakedb.store.arrow import batches_of_rows, schema_of
 from deltalakedb.store.dialect import (
     KEY_PARAMETERS,
@@ -383,7 +383,7 @@ class PostgresDialect(Dialect):
         # Listings last as long as their reader likes: commits must not wait for them.
         self._listings = self._new_pool()
         self._arrow: ArrowReader | None = None
-        self._arrow_lock = threading.Lock()
+        self._arrow_lock = ProcessLock()
         self._notifier: Notifier | None = None
         self._is_pooled: bool | None = None
         self._closed = False
@@ -469,7 +469,7 @@ class PostgresDialect(Dialect):
                     yield decoded(batch)
 
     def _arrow_reader(self) -> ArrowReader:
-        with self._arrow_lock:
+        with self._arrow_lock.lock:
             if self._arrow is None:
                 from deltalakedb.store.postgres_arrow import ArrowReader
 
@@ -507,7 +507,7 @@ class PostgresDialect(Dialect):
         return self._translating[lost]
 
     def wake_workers(self) -> None:
-        with self._arrow_lock:
+        with self._arrow_lock.lock:
             if self._notifier is None:
                 from deltalakedb.store.postgres_notify import Notifier
 
@@ -542,7 +542,7 @@ class PostgresDialect(Dialect):
             self._pool.discard(owner)
         self._pool.close()
         self._listings.close()
-        with self._arrow_lock:
+        with self._arrow_lock.lock:
             self._closed = True
             if self._notifier is not None:
                 self._notifier.close()

@@ -14,6 +14,7 @@ from typing import Final
 import psycopg
 
 from deltalakedb.errors import DeltaLakeDbError
+from deltalakedb.forking import keep_for_ever, renew_after_fork
 from deltalakedb.store.postgres_connection import PostgresConnection
 
 CHANNEL: Final = "deltalakedb_mirror"
@@ -36,6 +37,13 @@ class Notifier:
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
         self._connection: PostgresConnection | None = None
+        self._lock = threading.Lock()
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Leave the connection to the parent, and make one of our own when it is needed."""
+        keep_for_ever(self._connection)
+        self._connection = None
         self._lock = threading.Lock()
 
     def send(self) -> None:

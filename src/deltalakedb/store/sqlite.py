@@ -7,6 +7,7 @@ Differences from the other engines, and why:
 - Writers take the write lock at BEGIN (`IMMEDIATE`): upgrading a read transaction can fail at
   once however long the busy timeout is.
 - Lists and JSON are text; booleans are 0 and 1.
+- No connection is open while the process forks: see `_open_in_parent`.
 - A new catalog is made under another name first: the file would be there, and empty, even where the
   disk has no room for its schema.
 - Listings are rows of this same driver, and not Arrow from ADBC, which would be twice as fast: it
@@ -40,6 +41,7 @@ from deltalakedb.errors import (
     ConfigurationError,
     CorruptCatalogError,
     DeltaLakeDbError,
+    ForkedProcessError,
     InvalidActionError,
 )
 from deltalakedb.store.arrow import batches_of_rows, schema_of
@@ -73,6 +75,9 @@ _PRAGMAS = {
 }
 # In KiB, as it is negative.
 _BULK_CACHE = -256 * 1024
+# SQLite keeps the locks of a file in the memory of the process. A child has a copy that says they
+# are held, by connections that it must not use: its own would rely on locks that nobody holds.
+_open_in_parent: set[str] = set()
 _ONE_WRITER = "SQLite lets one process write at a time"
 
 
@@ -289,9 +294,24 @@ class SqliteDialect(Dialect):
             alive=lambda connection: not connection.in_transaction,
             size=self.url.pool_size,
             timeout=self.url.timeout,
+            left_open=self._left_open,
         )
 
+    def _left_open(self) -> None:
+        _open_in_parent.add(os.path.realpath(self.url.target))
+
+    def _check_process(self) -> None:
+        if os.path.realpath(self.url.target) in _open_in_parent:
+            raise ForkedProcessError(
+                f"{self.url.display} cannot be used in this process",
+                why="It was forked while its parent had the catalog open: in the middle of a "
+                "listing, or of work of another thread",
+                fix="Fork when no listing is read half; or start processes with "
+                "multiprocessing.get_context('spawn') or 'forkserver'",
+            )
+
     def _connect(self) -> sqlite3.Connection:
+        self._check_process()
         target = Path(self.url.target)
         if not target.parent.is_dir():
             raise CatalogUnreachableError(
@@ -334,6 +354,7 @@ class SqliteDialect(Dialect):
 
     def holds_catalog(self) -> bool:
         """By a connection that only reads: ours switch a file to write-ahead logging."""
+        self._check_process()
         target = Path(self.url.target).absolute()
         if target.parent.is_dir() and not target.exists():
             return False
