@@ -163,3 +163,35 @@ def test_no_path_leads_out_of_its_table(path: str) -> None:
 def test_spellings_name_the_same_file(path: str) -> None:
     for spelled in spellings(path):
         assert file_key(spelled) == file_key(path) or "%" in path
+
+
+@pytest.mark.parametrize(
+    ("location", "path", "identity"),
+    [
+        ("s3://b/t", "sub/a%20b", "sub/a b"),
+        ("s3://b/t", "sub//a", "sub//a"),
+        ("s3://b/t", "s3a://B/t/sub/a", "sub/a"),
+        ("s3://b/t", "s3://b/u/a", "s3://b/u/a"),
+        ("s3://b/t", "s3://b/tt/a", "s3://b/tt/a"),
+        ("s3://b", "s3://b/a", "a"),
+        # Who writes az:// has the account elsewhere: rather keep a file too many.
+        ("az://c/t", "abfss://c@account.dfs.core.windows.net/t/a", "a"),
+        ("abfss://c@account.dfs.x/t", "az://c/t/a", "a"),
+        ("abfss://c@account.dfs.x/t", "az://other/t/a", "az://other/t/a"),
+        ("file:///data/t", "../t/sub/a", "sub/a"),
+        ("file:///data/t", "sub/../../t//sub/./a", "sub/a"),
+        ("file:///data/t", "../u/a", "file:///data/u/a"),
+    ],
+)
+def test_an_object_is_needed_by_the_file_that_a_path_leads_to(
+    location: str, path: str, identity: str
+) -> None:
+    """Also by paths that are refused today, which a catalog may have."""
+    places = FilePlaces(location)
+    assert list(places.identities(path)) == [identity]
+    if "://" not in identity:
+        assert places.identity_of_key(identity) == identity
+
+
+def test_a_file_of_no_known_store_is_no_object_of_the_table() -> None:
+    assert not list(FilePlaces("file:///data/t").identities("http://host/data/t/a"))
