@@ -22,7 +22,13 @@ from deltalakedb.errors import ConfigurationError, TableExistsError
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.change import Change
-from deltalakedb.transaction.change_table import ROW_COLUMNS, as_text, record_of, with_row_columns
+from deltalakedb.transaction.change_table import (
+    ROW_COLUMNS,
+    as_text,
+    check_constraints,
+    record_of,
+    with_row_columns,
+)
 from deltalakedb.transaction.facts import CONSTRAINT_RULES
 from deltalakedb.writing import add_of, rows_of_files
 
@@ -121,6 +127,7 @@ def roots_of(source: Snapshot) -> tuple[str, ...]:
 def _cloned(source: Snapshot, properties: Mapping[str, str]) -> Metadata:
     given = as_text(properties)
     check_properties(given)
+    check_constraints(given, source.schema, source.partition_columns)
     before = source.metadata.configuration
     if given.get(_MAPPING, before.get(_MAPPING, "none")) != before.get(_MAPPING, "none"):
         raise ConfigurationError(

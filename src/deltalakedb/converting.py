@@ -49,7 +49,7 @@ from deltalakedb.staging.counting import Covered
 from deltalakedb.staging.plain_files import Footer, read_footer
 from deltalakedb.threads import Threads
 from deltalakedb.transaction.change import Change
-from deltalakedb.transaction.change_table import new_configuration, record_of
+from deltalakedb.transaction.change_table import check_constraints, new_configuration, record_of
 
 if TYPE_CHECKING:
     from deltalakedb.storage import ObjectInfo, Storage
@@ -103,6 +103,7 @@ def convert_change(
             why="They do not have its column ids",
             fix="Leave delta.columnMapping.mode out; table.set_properties can set it afterwards",
         )
+    check_constraints(configuration, schema, [field.name for field in partitions])
     metadata = Metadata(
         id=str(uuid.uuid4()),
         schema_string=schema_to_json(schema),

@@ -279,6 +279,10 @@ class UnsupportedConditionError(InvalidConditionError):
     """A `where` condition may be right, but says more than this release can plan with."""
 
 
+class ConditionSyntaxError(UnsupportedConditionError):
+    """A `where` condition is not SQL, as far as this release can parse it."""
+
+
 # --- commits ------------------------------------------------------------------------------
 
 

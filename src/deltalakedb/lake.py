@@ -293,6 +293,8 @@ class Lake:
             with self.store.read() as session:
                 known = self.store.table_by_location(session, place)
             if known is not None:
+                if name not in (None, known.name):
+                    raise change_table.table_exists(name, place, known.name, known.location)
                 there = Table(self.store, self._committer, self.mirror, known)
                 there.allow_roots(roots_of(snapshot))
                 there.commit_change(

@@ -119,7 +119,7 @@ def write_overwrite(
     check_overwrite(
         snapshot.partition_columns, where=where, overwrite_schema=overwrite_schema, dynamic=dynamic
     )
-    source = source_of(data)
+    source = source_of(data, snapshot.schema)
     plan = plan_rows(
         snapshot.table,
         state_of(snapshot),

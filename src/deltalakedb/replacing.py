@@ -15,11 +15,12 @@ from deltalakedb.actions.clustering import DOMAIN, FEATURE, clustering_domain
 from deltalakedb.actions.features import protocol_for, required_features, upgrade
 from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.actions.properties import check_properties
+from deltalakedb.actions.schema_json import schema_from_json
 from deltalakedb.arguments import optional_text, require_names, require_texts
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.change import Change
-from deltalakedb.transaction.change_table import as_text, mapped_columns
+from deltalakedb.transaction.change_table import as_text, check_constraints, mapped_columns
 from deltalakedb.transaction.facts import CONSTRAINT_RULES
 from deltalakedb.transaction.state import state_of
 from deltalakedb.writing import remove_of, rows_of_files
@@ -62,6 +63,7 @@ def replacement(
     here = base.metadata
     kept = {key: here.configuration[key] for key in _KEPT if key in here.configuration}
     columns, configuration = mapped_columns(schema, {**kept, **given})
+    check_constraints(given, schema_from_json(columns), partition_by)
     metadata = replace(
         here,
         schema_string=columns,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from deltalakedb.actions.properties import CONSTRAINT_PREFIX
 from deltalakedb.arguments import (
     optional_texts,
     require_flag,
@@ -30,6 +31,7 @@ from deltalakedb.snapshot.page_builder import after_commit
 from deltalakedb.snapshot.resolve import check_version, resolve, to_milliseconds
 from deltalakedb.snapshot.retained import needed_files
 from deltalakedb.snapshot.snapshot import snapshot_of
+from deltalakedb.staging.constraints import check_rows
 from deltalakedb.storage import root_locations
 from deltalakedb.store.mirror import mirror_table
 from deltalakedb.store.reading import Known, find_history, stream_history
@@ -413,12 +415,28 @@ class Table:
         return committed
 
     def set_properties(self, properties: Mapping[str, str]) -> Committed:
-        """Set table properties; the protocol is upgraded where one of them needs it."""
-        return self.commit_change(
-            change_table.set_properties(
-                self._record, self._base(), properties, lambda: self.snapshot().domain_metadata
-            )
+        """Set table properties; the protocol is upgraded where one of them needs it.
+
+        A CHECK constraint is the property `delta.constraints.<name>`. All rows of the table are
+        read to see that they fulfil a new one: ConstraintViolatedError where some do not.
+        """
+        base = self._base()
+        constraints = {
+            name: text
+            for name, text in change_table.as_text(properties).items()
+            if name.startswith(CONSTRAINT_PREFIX) and base.metadata.configuration.get(name) != text
+        }
+        now = self.snapshot() if constraints else None
+        change = change_table.set_properties(
+            self._record,
+            base if now is None else state_of(now),
+            properties,
+            lambda: self.snapshot().domain_metadata,
+            verified=now is not None,
         )
+        if now is not None:
+            check_rows(now, constraints)
+        return self.commit_change(change)
 
     def unset_properties(self, names: Iterable[str], *, if_exists: bool = False) -> Committed:
         """Remove table properties."""

@@ -235,7 +235,7 @@ def write_append(
 ) -> Written:
     """Stage rows that are added to a table."""
     check_write(merge_schema=merge_schema, target_bytes=target_bytes)
-    source = source_of(data)
+    source = source_of(data, base.metadata.schema)
     plan = plan_rows(
         table,
         base,

@@ -68,10 +68,10 @@ def as_json(answer: tuple[int, str, str]) -> Any:
 
 
 def test_a_table_is_cloned(command: Command, orders: None) -> None:
-    made = as_json(command("clone", "sales.orders", "copy", "--name", "sales.copy", "--json"))
+    made = as_json(command("clone", "sales.orders", "sales.copy", "copy", "--json"))
     assert (made["table"], made["version"]) == ("sales.copy", 0)
     assert "sales.copy" in command("tables")[1]
-    code, _, err = command("clone", "sales.orders", "copy", "--name", "other")
+    code, _, err = command("clone", "sales.orders", "other", "copy")
     assert code != 0
     assert "copy belongs to table 'sales.copy' already" in " ".join(err.split())
 

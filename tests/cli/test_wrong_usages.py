@@ -123,7 +123,7 @@ CHAPTERS: dict[str, list[Case]] = {
         ),
         cli("A version to restore that does not exist", "restore sales.orders --version 99"),
         cli("Restore to which version?", "restore sales.orders"),
-        cli("A clone over a table", "clone sales.orders lost --name sales.copy"),
+        cli("A clone over a table", "clone sales.orders sales.copy lost"),
         cli("No Parquet files to convert", "convert notes"),
         cli("Folders that name partition columns", "convert parquet"),
         cli("A name that an import would take", "import foreign --name sales.orders"),

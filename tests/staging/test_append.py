@@ -17,12 +17,15 @@ from deltalakedb.errors import (
     CommitConflictError,
     ConfigurationError,
     ConstraintViolatedError,
+    InvalidConditionError,
     SchemaMismatchError,
     StorageError,
     UnsupportedFeatureError,
 )
 from deltalakedb.lake import Lake
 from deltalakedb.table import Table
+from deltalakedb.transaction import change_table
+from deltalakedb.transaction.state import state_of
 
 from fix_lake import OpenLake, schema_json
 from fix_s3 import S3Server
@@ -326,7 +329,56 @@ def test_a_constraint_that_cannot_be_evaluated_is_not_skipped(inline: Lake, tmp_
         table.append(pa.table({"id": [1]}))
 
 
+@pytest.mark.parametrize("condition", ["id >", "no_such > 0", "", "id = 'x' AND"])
+def test_a_check_that_no_row_can_be_asked_is_refused_at_creation(
+    inline: Lake, tmp_path: Path, condition: str
+) -> None:
+    properties = {"delta.constraints.odd": condition}
+    with pytest.raises(InvalidConditionError, match="'odd'"):
+        new(inline, tmp_path, pa.schema([("id", pa.int64())]), properties=properties)
+    assert inline.tables() == []
+
+
+def test_a_check_is_added_where_all_rows_fulfil_it(inline: Lake, tmp_path: Path) -> None:
+    table = new(inline, tmp_path, pa.schema([("id", pa.int64())]))
+    table.append(pa.table({"id": [1, 2]}))
+    for condition in ("id > 1", "id > 0 AND id < 2"):
+        with pytest.raises(ConstraintViolatedError, match="1 of the rows"):
+            table.set_properties({"delta.constraints.few": condition})
+    with pytest.raises(UnsupportedFeatureError, match="odd"):
+        table.set_properties({"delta.constraints.odd": "id % 2 = 1"})
+    assert table.snapshot().version == 1
+    table.set_properties({"delta.constraints.positive": "id > 0", "owner": "me"})
+    assert table.snapshot().properties["delta.constraints.positive"] == "id > 0"
+    with pytest.raises(ConstraintViolatedError, match="positive"):
+        table.append(pa.table({"id": [0]}))
+
+
+def test_a_check_is_not_added_beside_rows_that_nobody_asked(inline: Lake, tmp_path: Path) -> None:
+    table = new(inline, tmp_path, pa.schema([("id", pa.int64())]))
+    table.append(pa.table({"id": [1]}))
+    before = table.snapshot()
+    change = change_table.set_properties(
+        table.record, state_of(before), {"delta.constraints.positive": "id > 0"}, verified=True
+    )
+    inline.table(table.name).append(pa.table({"id": [-1]}))
+    with pytest.raises(CommitConflictError):
+        table.commit_change(change)
+
+
 # --- in the place of others ---------------------------------------------------------------
+
+
+def test_rows_are_replaced_by_none(inline: Lake, tmp_path: Path) -> None:
+    table = new(inline, tmp_path, partition_by=["day"])
+    table.append(ROWS)
+    day = ROWS["day"][0].as_py()
+    table.overwrite([], where=f"day = '{day}'")
+    left = [row for row in ROWS.to_pylist() if row["day"] != day]
+    assert rows(table.snapshot().to_arrow()) == rows(pa.Table.from_pylist(left, ROWS.schema))
+    with inline.transaction() as tx:
+        tx.table(table.name).overwrite([])
+    assert table.snapshot().to_arrow().num_rows == 0
 
 
 def test_all_rows_are_replaced(inline: Lake, tmp_path: Path) -> None:

@@ -58,12 +58,18 @@ _VARIANT_EXTENSIONS: Final = ("arrow.parquet.variant", "parquet.variant")
 
 
 def schema_from_any(x: Any) -> StructType:
-    """Accept a schema as a user has it.
+    """Accept a schema as a user has it; comments that are no text are refused.
 
     A `StructType` of this package, a `pyarrow.Schema`, the JSON text of a Delta schema, or a
     Spark `StructType` (known by its `json()` method; pyspark is not imported), whose CHAR and
     VARCHAR become strings that remember their length.
     """
+    schema = _understood(x)
+    _check_comments(schema)
+    return schema
+
+
+def _understood(x: Any) -> StructType:
     if isinstance(x, StructType):
         return x
     if isinstance(x, str):
@@ -83,6 +89,18 @@ def schema_from_any(x: Any) -> StructType:
         why=f"it is a {type(x).__module__}.{type(x).__qualname__}",
         fix="Pass a pyarrow.Schema, a Spark StructType or the JSON text of a Delta schema",
     )
+
+
+def _check_comments(struct: StructType) -> None:
+    """Delta on Spark fails to open a table with a comment that is no text."""
+    for field in struct.fields:
+        comment = field.metadata.get("comment")
+        if comment is not None and not isinstance(comment, str):
+            raise InvalidSchemaError(
+                f"The comment of column {field.name!r} is {comment!r}", fix="Write it as text"
+            )
+        if isinstance(field.type, StructType):
+            _check_comments(field.type)
 
 
 def schema_to_arrow(schema: StructType, *, physical: bool = False) -> pa.Schema:

@@ -74,7 +74,7 @@ def register(app: typer.Typer) -> None:
         ),
         (import_table, "import", ("import s3://bucket/orders --name sales.orders",)),
         (convert, "convert", ("convert data/events --partition-schema 'day date'",)),
-        (clone, "clone", ("clone sales.orders data/trial --name trial",)),
+        (clone, "clone", ("clone sales.orders sales.trial data/trial",)),
         (drop, "drop", ("drop sales.orders",)),
         (show, "show", ("show sales.orders --timestamp 2026-11-01T00:00:00Z",)),
         (files, "files", ("files sales.orders --where \"day = '2026-11-01'\"",)),
@@ -227,6 +227,9 @@ def clone(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="The table to clone, by name or by location.")
     ],
+    table: Annotated[
+        str, typer.Argument(metavar="TABLE", help="The name of the clone, e.g. sales.trial.")
+    ],
     location: Annotated[
         str,
         typer.Argument(
@@ -234,7 +237,6 @@ def clone(
         ),
     ],
     *,
-    name: NewName = None,
     version: Version = None,
     timestamp: Timestamp = None,
     replace: Annotated[
@@ -249,7 +251,7 @@ def clone(
     """
     with open_lake(catalog, storage_option) as lake:
         made = lake.clone_table(
-            source, location, name, version=version, timestamp=timestamp, replace=replace
+            source, location, table, version=version, timestamp=timestamp, replace=replace
         )
         _tell(made.snapshot(), made.name, made.location, as_json=as_json)
 

@@ -14,7 +14,11 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, SqlglotError
 
-from deltalakedb.errors import InvalidConditionError, UnsupportedConditionError
+from deltalakedb.errors import (
+    ConditionSyntaxError,
+    InvalidConditionError,
+    UnsupportedConditionError,
+)
 from deltalakedb.snapshot.binding import MIRRORED, Binder, constant
 from deltalakedb.snapshot.normal_form import Split, normal_form
 from deltalakedb.snapshot.predicate import Column, Operator, Predicate
@@ -73,7 +77,7 @@ def _parse(text: str) -> exp.Expression:
             dialect.parser().parse_into(exp.Condition, tokens, text),
         )
     except SqlglotError as error:
-        raise UnsupportedConditionError(
+        raise ConditionSyntaxError(
             f"Cannot understand the condition {_short(text)}",
             why=_reason(error),
             fix=f"Write {_FORMS}; put names that are keywords in `backticks`",

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions.datatypes import StructType
-from deltalakedb.actions.properties import TableProperties
+from deltalakedb.actions.properties import CONSTRAINT_PREFIX, TableProperties
 from deltalakedb.errors import (
     ConstraintViolatedError,
     InvalidConditionError,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from deltalakedb.actions import Metadata
+    from deltalakedb.snapshot import Snapshot
 
 ENFORCED = frozenset({"checkConstraints", "invariants"})
 """What `Constraints` takes care of, by feature."""
@@ -82,6 +83,14 @@ class Constraints:
                     why=f"Every row has to fulfil: {condition}",
                     fix="Correct those rows, or leave them out",
                 )
+
+
+def check_rows(snapshot: Snapshot, constraints: Mapping[str, str]) -> None:
+    """Refuse CHECK constraints, by the names of their properties, that rows of a table break."""
+    named = {name.removeprefix(CONSTRAINT_PREFIX): text for name, text in constraints.items()}
+    asked = Constraints(snapshot.metadata, snapshot.table.name, named)
+    for batch in snapshot.to_arrow_dataset().to_batches():
+        asked.check(batch)
 
 
 def invariants(schema: StructType) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,8 @@ from datetime import UTC, tzinfo
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from deltalakedb.actions.arrow import schema_to_arrow
+from deltalakedb.actions.datatypes import StructType
 from deltalakedb.errors import InvalidArgumentError
 from deltalakedb.staging.layout import StagePlan
 from deltalakedb.staging.stage import stage
@@ -59,8 +61,11 @@ class ArrowSource:
         return stage(plan, self.batches)
 
 
-def source_of(data: Any) -> Source:
-    """The rows of whatever a user passes; ConfigurationError where there are none in it."""
+def source_of(data: Any, columns: StructType | None = None) -> Source:
+    """The rows of whatever a user passes; InvalidArgumentError where it is nothing like that.
+
+    An empty list is no rows of `columns`, where they are known.
+    """
     import pyarrow as pa
 
     if hasattr(type(data), "generates"):
@@ -75,6 +80,8 @@ def source_of(data: Any) -> Source:
         return ArrowSource(data.schema, iter([data]))
     if isinstance(data, pa.Table):
         return ArrowSource(data.schema, iter(data.to_batches()))
+    if isinstance(data, (list, tuple)) and not data and columns is not None:
+        return ArrowSource(schema_to_arrow(columns), iter(()))
     if isinstance(data, (list, tuple)) and data and all(isinstance(row, Mapping) for row in data):
         # The columns of all rows: pyarrow would take those of the first, and drop the others.
         names = dict.fromkeys(name for row in data for name in row)

@@ -19,7 +19,11 @@ from deltalakedb.actions.clustering import (
 from deltalakedb.actions.features import protocol_for, required_features, upgrade
 from deltalakedb.actions.jsonvalue import dumps, loads
 from deltalakedb.actions.planning import plan_of, plan_text
-from deltalakedb.actions.properties import TableProperties, check_properties
+from deltalakedb.actions.properties import (
+    CONSTRAINT_PREFIX,
+    TableProperties,
+    check_properties,
+)
 from deltalakedb.actions.schema import (
     COLUMN_ID,
     LONG,
@@ -36,10 +40,14 @@ from deltalakedb.actions.schema import (
 from deltalakedb.arguments import optional_text, require_names, require_texts, shown
 from deltalakedb.errors import (
     CommitRejectedError,
+    ConditionSyntaxError,
     ConfigurationError,
     InvalidArgumentError,
+    InvalidConditionError,
     TableExistsError,
+    UnsupportedConditionError,
 )
+from deltalakedb.snapshot.where import parse_where
 from deltalakedb.storage import local_path
 from deltalakedb.store import TableRecord
 from deltalakedb.transaction.attempt import ReadSet
@@ -73,6 +81,7 @@ def create(
     columns, configuration = _mapped(
         schema_from_any(schema), new_configuration(properties), new_name=_random_name
     )
+    check_constraints(configuration, columns, partition_by)
     metadata = Metadata(
         id=str(uuid.uuid4()),
         schema_string=schema_to_json(columns),
@@ -134,6 +143,27 @@ def new_configuration(properties: Mapping[str, str] | None) -> dict[str, str]:
     return with_row_columns({_ICT: "true", **given})
 
 
+def check_constraints(
+    configuration: Mapping[str, str], schema: StructType, partition_columns: Sequence[str]
+) -> None:
+    """Refuse CHECK constraints that are no conditions on these columns: no row could be written.
+
+    What only Spark can evaluate is taken.
+    """
+    for name, text in TableProperties(configuration).constraints.items():
+        try:
+            parse_where(text, schema, partition_columns)
+        except InvalidConditionError as error:
+            unsupported = isinstance(error, UnsupportedConditionError)
+            if unsupported and not isinstance(error, ConditionSyntaxError):
+                continue
+            raise InvalidConditionError(
+                f"The CHECK constraint {name!r} ({text}) cannot be used",
+                why=str(error),
+                fix=f"Correct the property {CONSTRAINT_PREFIX}{name}",
+            ) from error
+
+
 def with_row_columns(configuration: Mapping[str, str]) -> dict[str, str]:
     """The same, with names for the columns in which engines keep ids of rows that they rewrite."""
     if not TableProperties(configuration).enable_row_tracking:
@@ -164,16 +194,20 @@ def set_properties(
     base: TableState,
     properties: Mapping[str, str],
     domains: Callable[[], Mapping[str, str]] = dict,
+    *,
+    verified: bool = False,
 ) -> Change:
     """Properties set or replaced; the protocol is upgraded where one of them needs it.
 
-    `domains` are the metadata domains of the table, asked for where they matter.
+    `domains` are the metadata domains of the table, asked for where they matter. `verified` says
+    that all rows of `base` fulfil its CHECK constraints.
     """
     given = as_text(properties)
     _check_some(given, "property to set", "Pass names and values, e.g. {'owner': 'me'}")
     check_properties(given)
     configuration: Mapping[str, str] = with_row_columns({**base.metadata.configuration, **given})
     metadata = replace(base.metadata, configuration=configuration)
+    check_constraints(given, metadata.schema, metadata.partition_columns)
     if given.keys() & _STATISTICS:
         check_still_covered(metadata, domains())
     before, after = TableProperties(base.metadata.configuration), TableProperties(configuration)
@@ -201,8 +235,9 @@ def set_properties(
         actions=_with_protocol(base, metadata),
         operation="SET TBLPROPERTIES",
         parameters={"properties": dumps(given)},
-        # Files that others add meanwhile would have no row ids.
-        read=ReadSet(whole_table=tracks),
+        # Files that others add meanwhile would have no row ids, or rows that nobody has checked.
+        read=ReadSet(whole_table=tracks or verified),
+        enforced=frozenset({"checkConstraints"} if verified else ()),
     )
 
 

@@ -209,6 +209,13 @@ def test_anything_else_is_no_schema(x: object) -> None:
         schema_from_any(x)
 
 
+def test_a_comment_that_is_no_text_is_refused() -> None:
+    inner = StructType((StructField("b", LONG, metadata={"comment": 1}),))
+    for field in (inner.fields[0], StructField("a", inner)):
+        with pytest.raises(InvalidSchemaError, match="comment of column 'b'"):
+            schema_from_any(schema_to_json(StructType((field,))))
+
+
 def test_importing_the_actions_does_not_import_pyarrow() -> None:
     code = (
         "import sys, deltalakedb.actions, deltalakedb.actions.arrow, "
