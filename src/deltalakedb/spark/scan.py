@@ -229,7 +229,9 @@ class _Reader:
         partitions = self._partitions if files.num_rows or self._mode == "none" else []
         frame = self._open(files, partitions)
         if not extra and self._needs_no_names(partitions):
-            return frame
+            # Spark inserts into a view of a bare scan, and its rows would go to the folder of the
+            # list. A projection has no place to insert into, and costs nothing.
+            return frame.select("*")
         return frame.select(
             *self._columns({f.name: F.col(quoted(f.name)) for f in partitions}), *extra
         )
