@@ -13,12 +13,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 import uuid
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -34,6 +31,7 @@ from deltalakedb.actions.datatypes import (
 from deltalakedb.actions.partition import NULL_DIRECTORY, decode_partition_value
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.errors import ConstraintViolatedError, StorageError
+from deltalakedb.spark.cloned_session import in_clone, is_observed
 from deltalakedb.spark.scan import quoted, spark_types
 from deltalakedb.staging.constraints import invariants
 from deltalakedb.staging.footers import FooterStatistics
@@ -42,7 +40,7 @@ from deltalakedb.staging.lengths import limits
 from deltalakedb.storage import local_path, normalise_location
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from deltalakedb.actions import AddFile
 
@@ -64,7 +62,8 @@ WIDER: Final = {
     "bigint": {"tinyint", "smallint", "int"},
     "double": {"float"},
 }
-_TIMESTAMPS: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+# Timestamps as the protocol has them: Spark's default is another, and no option of a write.
+_MICROS: Final = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 # What decides how values become bytes, and what it has to be.
 _NEEDED: Final = {
     "spark.sql.parquet.writeLegacyFormat": "false",
@@ -87,17 +86,20 @@ def stage_natively(
     chosen = _projected(frame, layout)
     if chosen is None:
         return None
+    if _has_timestamps(layout.schema) and not _has_settings(frame, _MICROS):
+        if is_observed(frame):
+            return None
+        chosen = in_clone(chosen, _MICROS)
     staged = folder / f"{STAGING_FOLDER}{uuid.uuid4().hex}"
     moved: list[Path] = []
     try:
-        with _timestamps_as_micros(frame.sparkSession):
-            writer = chosen.write.options(compression=_CODECS[layout.codec], **_ZSTD_LEVEL)
-            if plan.max_records is not None:
-                writer = writer.option("maxRecordsPerFile", plan.max_records)
-            if layout.partition_columns:
-                writer = writer.partitionBy(*layout.partition_columns)
-            # A path and no URI: Hadoop would take percent signs for themselves.
-            writer.parquet(f"file:{staged}")
+        writer = chosen.write.options(compression=_CODECS[layout.codec], **_ZSTD_LEVEL)
+        if plan.max_records is not None:
+            writer = writer.option("maxRecordsPerFile", plan.max_records)
+        if layout.partition_columns:
+            writer = writer.partitionBy(*layout.partition_columns)
+        # A path and no URI: Hadoop would take percent signs for themselves.
+        writer.parquet(f"file:{staged}")
         return _taken_over(staged, folder, layout, plan.table, moved)
     except BaseException:
         for path in moved:
@@ -122,8 +124,7 @@ def _folder(frame: DataFrame, plan: StagePlan) -> Path | None:
         return None
     if plan.metadata.partition_columns and not _names_any_file(frame):
         return None
-    settings = frame.sparkSession.conf
-    if any(str(settings.get(key)).lower() != value.lower() for key, value in _NEEDED.items()):
+    if not _has_settings(frame, _NEEDED):
         return None
     return local_path(normalise_location(plan.location))
 
@@ -198,6 +199,21 @@ def _is_plain(kind: DataType) -> bool:
     return isinstance(kind, DecimalType) or str(kind) in _TYPES
 
 
+def _has_timestamps(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_has_timestamps(field.type) for field in kind.fields)
+    if isinstance(kind, ArrayType):
+        return _has_timestamps(kind.element_type)
+    if isinstance(kind, MapType):
+        return _has_timestamps(kind.key_type) or _has_timestamps(kind.value_type)
+    return str(kind) == "timestamp"
+
+
+def _has_settings(frame: DataFrame, wanted: dict[str, str]) -> bool:
+    settings = frame.sparkSession.conf
+    return all(str(settings.get(name)).lower() == wanted[name].lower() for name in wanted)
+
+
 def _never_null(struct: Any, path: ColumnPath) -> bool:
     """Whether Spark knows that a field has a value wherever the struct around it is there."""
     found = [field for field in struct.fields if field.name.lower() == path[0].lower()]
@@ -238,32 +254,6 @@ def _is_checked(path: ColumnPath, layout: Layout) -> bool:
     if len(path) > 1 or path[0] in layout.partition_columns:
         return False
     return not isinstance(layout.schema.field(path[0]).type, (StructType, ArrayType, MapType))
-
-
-_writing: Counter[int] = Counter()
-_before: dict[int, str | None] = {}
-_lock = threading.Lock()
-
-
-@contextmanager
-def _timestamps_as_micros(spark: SparkSession) -> Iterator[None]:
-    """Timestamps as the protocol has them, while any write of ours is under way."""
-    key, wanted = _TIMESTAMPS
-    # Of the JVM: several handles of Python's may be one session.
-    session = int(spark._jsparkSession.hashCode())  # noqa: SLF001 - nothing else tells it
-    with _lock:
-        if not _writing[session]:
-            _before[session] = spark.conf.get(key)
-            spark.conf.set(key, wanted)
-        _writing[session] += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _writing[session] -= 1
-            if not _writing[session]:
-                before = _before.pop(session)
-                spark.conf.set(key, before) if before is not None else spark.conf.unset(key)
 
 
 # --- what it has written ------------------------------------------------------------------

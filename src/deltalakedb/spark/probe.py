@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deltalakedb.errors import DeltaLakeDbError
+from deltalakedb.spark.cloned_session import in_clone
 from deltalakedb.spark.java import java_home
 
 S3A: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
@@ -42,7 +43,7 @@ def probe(folder: Path) -> dict[str, Any]:
         hadoop = session.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
         return {
             "spark": session.version,
-            "rows": session.range(1).count(),
+            "rows": in_clone(session.range(1), {}).count(),
             "hadoop": java.org.apache.hadoop.util.VersionInfo.getVersion(),
             "s3a": hadoop.getClassByNameOrNull(S3A) is not None,
         }

@@ -39,6 +39,7 @@ from deltalakedb.snapshot.data_files import DataFile, deleted_rows
 from deltalakedb.snapshot.dataset import layout_of
 from deltalakedb.snapshot.predicate import Opaque, Predicate
 from deltalakedb.snapshot.where import parse_where
+from deltalakedb.spark.cloned_session import cloned_reader, in_session
 from deltalakedb.spark.file_list import spark_file_list
 from deltalakedb.spark.hadoop import hadoop_options
 from deltalakedb.spark.paths import hadoop_uri, metadata_path
@@ -67,6 +68,14 @@ _OTHER_TEXTS: Final = (
     "spark.sql.ansi.doubleQuotedIdentifiers",
     "spark.sql.legacy.consecutiveStringLiterals.enabled",
 )
+# Columns are found by their ids. Row by row, Spark would ask the session that runs the query for
+# this, and not the one that made the scan, and read nulls: so it reads by vectors in any case.
+_BY_ID: Final = {
+    "spark.sql.parquet.fieldId.read.enabled": "true",
+    "spark.sql.parquet.enableVectorizedReader": "true",
+    "spark.sql.parquet.enableNestedColumnVectorizedReader": "true",
+    "spark.sql.sources.useV1SourceList": "parquet",
+}
 # Types whose text in a directory Spark reads as the log means it, whatever the session's time zone.
 _BY_DIRECTORY: Final = frozenset(
     {"string", "long", "integer", "short", "byte", "boolean", "date", "double", "float"}
@@ -210,9 +219,6 @@ class _Reader:
         self._partitions = [self._schema.field(name) for name in snapshot.partition_columns]
         names = {field.name for field in self._partitions}
         self._data = [f for f in self._schema.fields if f.name not in names and f.type != VOID]
-        if self._mode == "id":
-            # Only looks at fields that have an id; those of other tables have none.
-            spark.conf.set("spark.sql.parquet.fieldId.read.enabled", "true")
 
     def read(self, files: pa.Table, *, with_position: bool) -> DataFrame:
         """The rows of files, deletion vectors aside."""
@@ -272,7 +278,9 @@ class _Reader:
 
     def _open(self, files: pa.Table, partitions: Sequence[StructField]) -> DataFrame:
         """Spark's own scan of the files, with physical names."""
-        reader = self._spark.read.schema(self._physical_schema(partitions)).options(
+        by_id = self._mode == "id"
+        reader = cloned_reader(self._spark, _BY_ID) if by_id else self._spark.read
+        reader = reader.schema(self._physical_schema(partitions)).options(
             # A file that is left out, or half of it, would be rows that are lost by the next DML.
             ignoreCorruptFiles="false",
             ignoreMissingFiles="false",
@@ -283,7 +291,8 @@ class _Reader:
             reader = reader.option("recursiveFileLookup", "true")
         places = FilePlaces(self._location, self._snapshot.table.allowed_roots)
         with spark_file_list(places, files) as folder:
-            return reader.parquet(folder)
+            frame = reader.parquet(folder)
+        return in_session(self._spark, frame) if by_id else frame
 
     def _physical_schema(self, partitions: Sequence[StructField]) -> SparkStruct:
         from pyspark.sql.types import StructType as SparkStruct
