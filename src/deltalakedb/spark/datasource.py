@@ -39,6 +39,7 @@ from deltalakedb.snapshot.listing import DEFAULT_COLUMNS
 from deltalakedb.snapshot.where import parse_where
 from deltalakedb.spark.options import READS, Use
 from deltalakedb.spark.source_options import SourceOptions
+from deltalakedb.spark.spark_tables import not_a_table_of_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,6 +57,9 @@ class DeltaLakeDbSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
+        if "provider" in options:
+            # Spark says so of a table of its own that is created.
+            raise not_a_table_of_spark("CREATE TABLE … USING deltalakedb")
         self._given = SourceOptions.read(options)
 
     @classmethod

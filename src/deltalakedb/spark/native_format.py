@@ -4,7 +4,8 @@ Spark gives a data source in Python neither the DataFrame that is written nor a 
 reads it. So `DataFrameReader.load` and `DataFrameWriter.save` of PySpark are wrapped, once this
 room is in use: with our format they do what `DeltaTable.toDF()`, `Table.append` and
 `Table.overwrite` do, with any other what they always did. What was asked for is read from the
-reader or writer of the JVM, where PySpark keeps it.
+reader or writer of the JVM, where PySpark keeps it. What would make a table or view of Spark's own
+catalog by our format (`saveAsTable`, `writeTo(…).using`, `CREATE … USING`) is refused.
 
 Streams, Spark Connect, sessions with `spark.deltalakedb.nativeFormat=false`, and processes that
 never loaded this room go on through the data source (`datasource.py`). Options mean the same.
@@ -28,6 +29,7 @@ from deltalakedb.spark.options import Use
 from deltalakedb.spark.scan import session_zone
 from deltalakedb.spark.session import default_options, default_properties
 from deltalakedb.spark.source_options import SourceOptions, check_partitions, columns_of
+from deltalakedb.spark.spark_tables import not_a_table_of_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,17 +40,23 @@ if TYPE_CHECKING:
 FORMAT: Final = "deltalakedb"
 SWITCH: Final = "spark.deltalakedb.nativeFormat"
 """The setting of a session that is `false` where the data source is to do it all."""
+_CREATE_TABLE: Final = frozenset(
+    {"CreateTable", "CreateTableAsSelect", "ReplaceTable", "ReplaceTableAsSelect"}
+)
 _installed = threading.Lock()
 
 
 def install() -> None:
     """Let PySpark read and write our format in the driver; again and again does no harm."""
-    from pyspark.sql import readwriter
+    from pyspark.sql import SparkSession, readwriter
 
     with _installed:
         for kind, name, made in (
             (readwriter.DataFrameReader, "load", _loading),
             (readwriter.DataFrameWriter, "save", _saving),
+            (readwriter.DataFrameWriter, "saveAsTable", _saving_as_table),
+            (readwriter.DataFrameWriterV2, "using", _using),
+            (SparkSession, "sql", _running),
         ):
             original = getattr(kind, name)
             if not hasattr(original, "__deltalakedb_original__"):
@@ -93,6 +101,71 @@ def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
     return save
 
 
+def _saving_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def save_as_table(self: Any, *args: Any, **kwargs: Any) -> Any:
+        said = _said(signature, self, args, kwargs)
+        if _is_named(said.get("format") or _kept(self._jwrite, "source")):
+            raise not_a_table_of_spark(f"saveAsTable({said.get('name')!r})")
+        return original(self, *args, **kwargs)
+
+    return save_as_table
+
+
+def _using(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def using(self: Any, provider: Any) -> Any:
+        if _is_named(provider):
+            raise not_a_table_of_spark(f"writeTo(…).using({provider!r})")
+        return original(self, provider)
+
+    return using
+
+
+def _running(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def sql(self: Any, *args: Any, **kwargs: Any) -> Any:
+        query = args[0] if args else kwargs.get("sqlQuery")
+        if isinstance(query, str) and FORMAT in query.lower():
+            _check_definition(self, query)
+        return original(self, *args, **kwargs)
+
+    return sql
+
+
+def _check_definition(spark: SparkSession, query: str) -> None:
+    """Refuse statements that make a table or view of Spark's by our format.
+
+    The data source cannot: it is not asked when a table is created with its columns, and neither
+    does it know a view, which would take inserts and go on to show what it was first read with.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(query)  # noqa: SLF001
+        kind = str(plan.getClass().getSimpleName())
+        if kind == "CreateTempViewUsing":
+            provider = plan.provider()
+        elif kind in _CREATE_TABLE:
+            found = plan.tableSpec().provider()
+            provider = found.get() if found.isDefined() else None
+        else:
+            return
+    except (Py4JError, PySparkException):
+        # What is wrong with it is for Spark to say.
+        return
+    if _is_named(provider):
+        statement = "CREATE TEMPORARY VIEW" if kind == "CreateTempViewUsing" else "CREATE TABLE"
+        raise not_a_table_of_spark(f"{statement} … USING {FORMAT}")
+
+
+def _is_named(name: Any) -> bool:
+    return isinstance(name, str) and name.lower() == FORMAT
+
+
 def _said(
     signature: inspect.Signature, self: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -110,7 +183,7 @@ def _is_ours(spark: SparkSession, name: str | None, kept: Any) -> bool:
     """Whether a reader or writer is for our format, and is to be served here."""
     if name is None:
         name = _kept(kept, "source")
-    if not isinstance(name, str) or name.lower() != FORMAT:
+    if not _is_named(name):
         return False
     return str(spark.conf.get(SWITCH, "true")).strip().lower() != "false"
 

@@ -188,8 +188,6 @@ NOT_HONOURED: Final[Mapping[str, str]] = {
     "writePartitionColumns": _PARQUET,
 }
 _NOT_HONOURED: Final = {name.lower(): name for name in NOT_HONOURED}
-# What Spark hands in by itself where a statement of SQL names the format.
-_FROM_SPARK: Final = ("option.", "owner", "provider", "external", "is_managed_location")
 # They say which versions or rows of a table are read; the feed has words of its own for that.
 _NOT_OF_FEEDS: Final = (
     *("versionAsOf", "timestampAsOf", "where", "metadata", "pushFilters"),
@@ -203,7 +201,7 @@ def check_names(given: Iterable[str], uses: Iterable[Use]) -> None:
     wanted = tuple(uses)
     for name in given:
         lowered = name.lower()
-        if lowered.startswith((STORAGE, *_FROM_SPARK)):
+        if lowered.startswith(STORAGE):
             continue
         if lowered.startswith(PROPERTY):
             _check_use(name, WRITES, wanted)

@@ -92,7 +92,10 @@ class SourceOptions:
             )
         if not table:
             raise ConfigurationError(
-                "No table is named", fix='Write .load("sales.orders"), or .save("sales.orders")'
+                "No table is named",
+                why="saveAsTable and writeTo name one of Spark's own catalog, and a table that was "
+                "made there by CREATE TABLE … USING names none",
+                fix='Write .load("sales.orders"), or .save("sales.orders")',
             )
         if not catalog:
             raise ConfigurationError(
