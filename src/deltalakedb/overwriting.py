@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from deltalakedb.snapshot import Snapshot
-    from deltalakedb.snapshot.dataset import SnapshotDataset
+    from deltalakedb.snapshot.dataset import SnapshotRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,7 +438,7 @@ class _Rewriting:
         if self._feed is not None:
             self._feed.give_up()
 
-    def _rows(self, file: pa.Table) -> SnapshotDataset:
+    def _rows(self, file: pa.Table) -> SnapshotRows:
         from deltalakedb.snapshot.dataset import open_dataset
 
         snapshot = self._snapshot

@@ -119,7 +119,7 @@ def test_a_missing_file_is_named(lake: Lake, table: Table) -> None:
 def test_secrets_stay_secret(lake: Lake, table: Table, s3_server: S3Server, tmp_path: Path) -> None:
     snapshot = table.snapshot()
     shown: list[Any] = [lake, lake.store, table, snapshot, snapshot.to_arrow_dataset()]
-    shown += [*snapshot.to_arrow_dataset().get_fragments(), lake.open_storage(table.location)]
+    shown += [snapshot.to_arrow_dataset().scanner(), lake.open_storage(table.location)]
     assert SECRET not in " ".join(map(repr, shown))
     options = {**s3_server.storage_options, "endpoint_url": "http://127.0.0.1:9", "timeout": "1s"}
     url = f"sqlite:///{tmp_path}/lake.db"

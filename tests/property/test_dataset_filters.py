@@ -20,7 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import deltalakedb
-from deltalakedb.snapshot.dataset import SnapshotDataset
+from deltalakedb.lake import Lake
+from deltalakedb.snapshot.dataset import SnapshotRows
 
 from fix_lake import Json
 from fix_store import Catalogs
@@ -44,6 +45,9 @@ VALUES: dict[str, list[Any]] = {
     "x": [-1.0, -0.0, 0.0, 1.5, float("nan"), float("inf"), None],
     "part": NUMBERS,
 }
+
+
+PLAIN = sorted(set(VALUES) - {"x"})
 
 
 def write(folder: Path, number: int, rng: random.Random) -> tuple[Json, pa.Table]:
@@ -77,23 +81,51 @@ def write(folder: Path, number: int, rng: random.Random) -> tuple[Json, pa.Table
 
 
 @pytest.fixture(scope="module")
-def both(
+def made(
     catalogs: Catalogs, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[SnapshotDataset, pads.Dataset]]:
-    """A dataset of a snapshot, and the same rows in memory."""
+) -> Iterator[tuple[Lake, Path, list[Json], pads.Dataset]]:
+    """A lake, and files for tables in a folder: their add actions and rows."""
     folder = tmp_path_factory.mktemp("filters")
     rng = random.Random(7)
-    made = [write(folder, number, rng) for number in range(24)]
+    written = [write(folder, number, rng) for number in range(24)]
+    rows = pads.dataset(pa.concat_tables([rows for _, rows in written]))
     with catalogs.fresh("sqlite") as url, deltalakedb.connect(url, mirror="worker") as lake:
-        table = lake.create_table("t", location=str(folder), schema=SCHEMA, partition_by=["part"])
-        table.commit([add for add, _ in made])
-        rows = pa.concat_tables([rows for _, rows in made])
-        yield table.snapshot().to_arrow_dataset(), pads.dataset(rows)
+        yield lake, folder, [add for add, _ in written], rows
+
+
+@pytest.fixture(scope="module")
+def both(
+    made: tuple[Lake, Path, list[Json], pads.Dataset],
+) -> tuple[SnapshotRows, pads.Dataset]:
+    """The rows of a snapshot, and the same rows in memory."""
+    lake, folder, adds, rows = made
+    table = lake.create_table("t", location=str(folder), schema=SCHEMA, partition_by=["part"])
+    table.commit(adds)
+    found = table.snapshot().to_arrow_dataset()
+    assert isinstance(found, SnapshotRows)
+    return found, rows
+
+
+@pytest.fixture(scope="module")
+def plain(
+    made: tuple[Lake, Path, list[Json], pads.Dataset],
+) -> tuple[pads.Dataset, pads.Dataset]:
+    """A dataset of pyarrow's over the same files, without floats, and the same rows in memory."""
+    lake, folder, adds, rows = made
+    schema = pa.schema([field for field in SCHEMA if field.name != "x"])
+    # The same folder by another name, for another table.
+    folder.with_name("plain").symlink_to(folder)
+    place = str(folder.with_name("plain"))
+    table = lake.create_table("plain", location=place, schema=schema, partition_by=["part"])
+    table.commit(adds)
+    found = table.snapshot().to_arrow_dataset()
+    assert isinstance(found, pads.FileSystemDataset)
+    return found, rows
 
 
 @st.composite
-def leaves(draw: st.DrawFn) -> Any:
-    name = draw(st.sampled_from(sorted(VALUES)))
+def leaves(draw: st.DrawFn, names: list[str]) -> Any:
+    name = draw(st.sampled_from(names))
     field, values = pc.field(name), [value for value in VALUES[name] if value is not None]
     kind = draw(st.sampled_from(["compare", "null", "in", "prefix", "call"]))
     if kind == "null":
@@ -118,9 +150,20 @@ def joined(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-@given(condition=st.recursive(leaves(), joined, max_leaves=5))
+@given(condition=st.recursive(leaves(PLAIN), joined, max_leaves=5))
+def test_a_dataset_of_a_plain_table_keeps_the_same_rows(
+    condition: Any, plain: tuple[pads.Dataset, pads.Dataset]
+) -> None:
+    ours, theirs = (
+        sorted(dataset.to_table(columns=["row"], filter=condition)["row"].to_pylist())
+        for dataset in plain
+    )
+    assert ours == theirs
+
+
+@given(condition=st.recursive(leaves(sorted(VALUES)), joined, max_leaves=5))
 def test_a_pushed_down_filter_keeps_what_pyarrow_keeps(
-    condition: Any, both: tuple[SnapshotDataset, pads.Dataset]
+    condition: Any, both: tuple[SnapshotRows, pads.Dataset]
 ) -> None:
     ours, theirs = (
         sorted(dataset.to_table(columns=["row"], filter=condition)["row"].to_pylist())

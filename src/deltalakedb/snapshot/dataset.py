@@ -1,12 +1,15 @@
-"""The rows of a snapshot as a pyarrow dataset, without Spark.
+"""The rows of a snapshot, read without Spark.
+
+`SnapshotRows` reads every table. Where pyarrow itself reads the same rows from the same files
+(`plain.py`), a snapshot gives its users a dataset of pyarrow's instead.
 
 Guarantees:
 
 - Rows, columns and types are the table's at that version: deletion vectors, column mapping,
   partition values and changes of the schema are applied.
 - Filters are exact. Files and row groups that they cannot match are not read, nor are columns
-  that neither the projection nor the filter needs. A dataset of a snapshot asks the catalog for
-  the files of each scan.
+  that neither the projection nor the filter needs. The rows of a snapshot are listed by the
+  catalog for each scan.
 - Memory is bounded: some files, or groups of small ones, are read at once (`fragment_readahead`),
   one batch of each ahead.
 - Batches come in the order of the files given, and of the rows in each.
@@ -20,13 +23,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
-from pyarrow.fs import LocalFileSystem
 
 from deltalakedb.actions.arrow import schema_to_arrow
 from deltalakedb.actions.datatypes import StructType
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.errors import ConfigurationError, InvalidSchemaError
-from deltalakedb.snapshot import guarantees
+from deltalakedb.snapshot import guarantees, plain
 from deltalakedb.snapshot.data_files import ReadRequest, TableLayout
 from deltalakedb.snapshot.file_list import COLUMNS, CatalogFiles, FileList, ListedFiles
 from deltalakedb.snapshot.filesystem import TableFiles
@@ -34,7 +36,7 @@ from deltalakedb.snapshot.listing import predicate_of
 from deltalakedb.snapshot.predicate import Constant
 from deltalakedb.snapshot.row_filter import row_filter as expression_of
 from deltalakedb.snapshot.scan import Selection, scan
-from deltalakedb.snapshot.scanner import SnapshotScanner
+from deltalakedb.snapshot.scanner import RowScanner
 
 if TYPE_CHECKING:
     from deltalakedb.snapshot.snapshot import Snapshot
@@ -44,13 +46,25 @@ _BATCH_SIZE: Final = 131_072
 _READ_AHEAD: Final = 4
 
 
-def dataset_of(snapshot: Snapshot, where: Any = None) -> SnapshotDataset:
+def dataset_of(snapshot: Snapshot, where: Any = None) -> pads.Dataset | SnapshotRows:
+    """The rows of a snapshot that fulfil `where`, as pyarrow has them if it can."""
+    predicate = predicate_of(where, snapshot.metadata)
+    layout = layout_of(snapshot)
+    if plain.is_plain(layout, snapshot.protocol):
+        condition = None if predicate is None else expression_of(predicate)
+        dataset = plain.open_plain(layout, snapshot.files(predicate, columns=COLUMNS))
+        if dataset is not None:
+            return dataset if condition is None else dataset.filter(condition)
+    return rows_of(snapshot, predicate)
+
+
+def rows_of(snapshot: Snapshot, where: Any = None) -> SnapshotRows:
     """The rows of a snapshot that fulfil `where`, whatever form `parse_where` takes it in."""
     predicate = predicate_of(where, snapshot.metadata)
     layout = layout_of(snapshot)
     if predicate is None:
-        return SnapshotDataset(layout, CatalogFiles(snapshot, Constant(value=True)))
-    return SnapshotDataset(layout, CatalogFiles(snapshot, predicate), expression_of(predicate))
+        return SnapshotRows(layout, CatalogFiles(snapshot, Constant(value=True)))
+    return SnapshotRows(layout, CatalogFiles(snapshot, predicate), expression_of(predicate))
 
 
 def layout_of(snapshot: Snapshot) -> TableLayout:
@@ -74,12 +88,12 @@ def open_dataset(
     storage_options: Mapping[str, str] | None = None,
     allowed_roots: Sequence[str] = (),
     row_filter: pc.Expression | None = None,
-) -> SnapshotDataset:
+) -> SnapshotRows:
     """The rows of `files`, which are what `Snapshot.files()` returns.
 
     `allowed_roots` are where files may lie beside the location (`Table.allowed_roots`).
-    `row_filter` is a condition on the columns of the table; rows that do not fulfil it are not
-    part of the dataset. Nothing is read before rows are asked for.
+    `row_filter` is a condition on the columns of the table; rows that do not fulfil it are left
+    out. Nothing is read before rows are asked for.
     """
     if column_mapping_mode not in _MODES:
         raise ConfigurationError(
@@ -99,7 +113,7 @@ def open_dataset(
         partition_columns,
         column_mapping_mode,
     )
-    return SnapshotDataset(layout, ListedFiles(files.select(COLUMNS)), row_filter)
+    return SnapshotRows(layout, ListedFiles(files.select(COLUMNS)), row_filter)
 
 
 def _layout(
@@ -112,20 +126,18 @@ def _layout(
     return TableLayout(files, schema, names, column_mapping_mode)
 
 
-class SnapshotDataset(pads.UnionDataset):  # type: ignore[misc, unused-ignore]
-    """A table at one version as a pyarrow dataset; see `open_dataset`.
+class SnapshotRows:
+    """The rows of a table at one version; see `open_dataset`.
 
-    DuckDB, polars and pyarrow read it through `scanner` with columns and filter. It is no dataset
-    of pyarrow's own files, so what works on those inside pyarrow (a union of datasets, an Acero
-    scan) is refused; use `to_table()` or `scanner().to_reader()` there.
+    It has the methods of a pyarrow dataset that read. DuckDB, polars and pyarrow take it as a
+    table in memory, by Arrow's C interface. It is no dataset of pyarrow's: that would show rows
+    that deletion vectors hide, and columns under the names that they have in files.
     """
 
     def __init__(
         self, layout: TableLayout, files: FileList, row_filter: pc.Expression | None = None
     ) -> None:
-        schema = schema_to_arrow(layout.schema)
-        # Without this the C++ half of the object would be empty, and whatever touches it crash.
-        super().__init__(schema, [_refused_by_name(schema)])
+        self._schema = schema_to_arrow(layout.schema)
         self._layout = layout
         self._files = files
         self._row_filter = row_filter
@@ -133,25 +145,28 @@ class SnapshotDataset(pads.UnionDataset):  # type: ignore[misc, unused-ignore]
             self._projected(None, row_filter)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SnapshotDataset, (self._layout, self._files, self._row_filter)
+        return SnapshotRows, (self._layout, self._files, self._row_filter)
 
     def __repr__(self) -> str:
-        return f"<SnapshotDataset of the table at {self._layout.files.location}>"
+        return f"<SnapshotRows of the table at {self._layout.files.location}>"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the table."""
+        return self._schema
 
     def scanner(
         self,
         columns: Sequence[str] | Mapping[str, pc.Expression] | None = None,
         filter: pc.Expression | None = None,  # noqa: A002 -- pyarrow's name
         batch_size: int = _BATCH_SIZE,
-        *_: Any,
+        *,
         fragment_readahead: int = _READ_AHEAD,
         use_threads: bool = True,
-        **__: Any,
-    ) -> SnapshotScanner:
-        """A scan of these columns and rows; all other ways to read the dataset go through it.
+    ) -> RowScanner:
+        """A scan of these columns and rows; all other ways to read go through it.
 
-        `columns` are names, or expressions by name. Options of pyarrow's that are not named here
-        are accepted, and have no effect.
+        `columns` are names, or expressions by name.
         """
         wanted = _checked(columns)
         condition = self._condition(filter)
@@ -164,63 +179,44 @@ class SnapshotDataset(pads.UnionDataset):  # type: ignore[misc, unused-ignore]
             ahead = fragment_readahead if use_threads else 1
             return scan(self._layout, files, request, selection, ahead)
 
-        return SnapshotScanner(dataset_schema=self.schema, schema=schema, batches=batches)
+        return RowScanner(dataset_schema=self.schema, schema=schema, batches=batches)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         return self.scanner().__arrow_c_stream__(requested_schema)
 
+    def to_table(self, columns: Any = None, **options: Any) -> pa.Table:
+        """The rows in memory; arguments as of `scanner`."""
+        return self.scanner(columns, **options).to_table()
+
+    def to_batches(self, columns: Any = None, **options: Any) -> Iterator[pa.RecordBatch]:
+        """The rows as record batches; arguments as of `scanner`."""
+        return self.scanner(columns, **options).to_batches()
+
+    def to_reader(self, columns: Any = None, **options: Any) -> pa.RecordBatchReader:
+        """The rows as a stream of record batches; arguments as of `scanner`."""
+        return self.scanner(columns, **options).to_reader()
+
+    def head(self, num_rows: int, columns: Any = None, **options: Any) -> pa.Table:
+        """The first rows; arguments as of `scanner`."""
+        return self.scanner(columns, **options).head(num_rows)
+
+    def take(self, indices: Any, columns: Any = None, **options: Any) -> pa.Table:
+        """The rows of these numbers; arguments as of `scanner`."""
+        return self.scanner(columns, **options).take(indices)
+
     def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:  # noqa: A002
         """How many rows there are; without a filter, from the footers of the files alone."""
-        return self.scanner(columns=[], filter=filter, **options).count_rows()
+        return self.scanner([], filter, **options).count_rows()
 
-    def filter(self, expression: pc.Expression) -> SnapshotDataset:
-        """The dataset of those rows that fulfil `expression` too."""
+    def filter(self, expression: pc.Expression) -> SnapshotRows:
+        """Those rows that fulfil `expression` too."""
         condition = self._condition(expression)
         self._projected(None, condition)
-        return SnapshotDataset(self._layout, self._files.narrowed(expression), condition)
+        return SnapshotRows(self._layout, self._files.narrowed(expression), condition)
 
-    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[SnapshotFragment]:  # noqa: A002
-        """One fragment for each file that the filter can match."""
-        self._projected(None, self._condition(filter))
-        files = self._matching_files(filter)
-        for i in range(files.num_rows):
-            one = files.slice(i, 1)
-            dataset = SnapshotDataset(self._layout, ListedFiles(one), self._row_filter)
-            yield SnapshotFragment(dataset, one)
-
-    @property
-    def partition_expression(self) -> pc.Expression:
-        """What all rows have in common: nothing that is known."""
-        return pc.scalar(value=True)
-
-    def replace_schema(self, schema: pa.Schema) -> SnapshotDataset:
-        """Refused, unless it is the same: the schema is the table's."""
-        if schema == self.schema:
-            return self
-        raise ConfigurationError(
-            "The schema of a snapshot cannot be replaced",
-            why="it is the table's at its version",
-            fix="Cast the result: dataset.to_table().cast(schema)",
-        )
-
-    def sort_by(self, sorting: Any, **options: Any) -> pads.InMemoryDataset:
+    def sort_by(self, sorting: Any) -> pa.Table:
         """All rows in memory, sorted."""
-        return pads.InMemoryDataset(self.to_table()).sort_by(sorting, **options)
-
-    def join(self, right_dataset: pads.Dataset, *args: Any, **options: Any) -> Any:
-        """Join in memory; see `pyarrow.dataset.Dataset.join`."""
-        mine, other = self._joinable(right_dataset)
-        return mine.join(other, *args, **options)
-
-    def join_asof(self, right_dataset: pads.Dataset, *args: Any, **options: Any) -> Any:
-        """Join in memory; see `pyarrow.dataset.Dataset.join_asof`."""
-        mine, other = self._joinable(right_dataset)
-        return mine.join_asof(other, *args, **options)
-
-    def _joinable(self, other: pads.Dataset) -> tuple[pads.Dataset, pads.Dataset]:
-        if isinstance(other, SnapshotDataset):
-            other = pads.InMemoryDataset(other.to_table())
-        return pads.InMemoryDataset(self.to_table()), other
+        return self.to_table().sort_by(sorting)
 
     def _condition(self, expression: pc.Expression | None) -> pc.Expression | None:
         if expression is None or self._row_filter is None:
@@ -281,48 +277,6 @@ class SnapshotDataset(pads.UnionDataset):  # type: ignore[misc, unused-ignore]
         return files.filter(pc.is_in(files["partition_values"], wanted))
 
 
-class SnapshotFragment(pads.Fragment):  # type: ignore[misc, unused-ignore]
-    """One file of a snapshot; its rows and columns are those of the table."""
-
-    def __init__(self, dataset: SnapshotDataset, file: pa.Table) -> None:
-        self._dataset = dataset
-        self._file = file
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SnapshotFragment, (self._dataset, self._file)
-
-    def __repr__(self) -> str:
-        return f"<SnapshotFragment {self.path}>"
-
-    @property
-    def path(self) -> str:
-        """The path as the log has it."""
-        return str(self._file["path"][0])
-
-    @property
-    def physical_schema(self) -> pa.Schema:
-        """The schema of the table: files are converted while they are read."""
-        return self._dataset.schema
-
-    @property
-    def partition_expression(self) -> pc.Expression:
-        """The partition values of the file."""
-        layout = self._dataset._layout  # noqa: SLF001 -- the fragment's own dataset
-        return guarantees.of_constants(
-            layout.partition(self._file["partition_values"][0].as_py(), path=self.path)
-        )
-
-    def scanner(self, schema: pa.Schema | None = None, **options: Any) -> SnapshotScanner:
-        """A scan of the file; `schema` can only be the table's own."""
-        if schema is not None and schema != self._dataset.schema:
-            self._dataset.replace_schema(schema)
-        return self._dataset.scanner(**options)
-
-    def count_rows(self, **options: Any) -> int:
-        """How many rows of the file there are."""
-        return self._dataset.count_rows(**options)
-
-
 def _checked(columns: Any) -> list[str] | Mapping[str, pc.Expression] | None:
     """The columns as a list, or as expressions by name; any iterable of names will do."""
     if columns is None or isinstance(columns, Mapping):
@@ -337,12 +291,3 @@ def _checked(columns: Any) -> list[str] | Mapping[str, pc.Expression] | None:
         raise ConfigurationError(
             f"columns={columns!r} names no columns", fix="Pass a list of names"
         ) from None
-
-
-def _refused_by_name(schema: pa.Schema) -> pads.Dataset:
-    """A dataset that fails when pyarrow reads it by itself; the name of its file says why."""
-    form, here = pads.ParquetFileFormat(), LocalFileSystem()
-    fragment = form.make_fragment(
-        "a SnapshotDataset is not read like this: use its to_table() or scanner().to_reader()", here
-    )
-    return pads.FileSystemDataset([fragment], schema, form, here)

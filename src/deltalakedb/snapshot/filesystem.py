@@ -68,6 +68,11 @@ class TableFiles:
         except OSError as error:
             raise self.failed(log_path, error) from None
 
+    def local_path(self, log_path: str) -> str | None:
+        """Where a path of the log leads on this machine; None for an object store."""
+        place = self._places.resolve(log_path)
+        return place.path if place.scheme == "file" else None
+
     def read_range(self, log_path: str, start: int, length: int) -> bytes:
         """Read `length` bytes from `start` on, or fewer where the file ends before."""
         with self.open(log_path) as file:

@@ -1,11 +1,9 @@
-"""A scan of a snapshot in the form of a pyarrow Scanner.
+"""A scan of the rows of a snapshot, with the methods of a pyarrow Scanner.
 
 Guarantees:
 
 - It can be used any number of times; each use reads the files anew.
-- No thread of pyarrow calls into Python: whoever takes a batch runs what makes it. A scanner of
-  pyarrow's own over a Python iterator reads ahead in the background, and a process that ends
-  meanwhile hangs or aborts (a DuckDB query with LIMIT is enough).
+- No thread of pyarrow calls into Python: whoever takes a batch runs what makes it.
 """
 
 from __future__ import annotations
@@ -14,12 +12,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as pads
 
 from deltalakedb.snapshot.data_files import empty_rows
 
 
-class SnapshotScanner(pads.Scanner):  # type: ignore[misc, unused-ignore]
+class RowScanner:
     """Batches of `schema` as often as `batches` is called."""
 
     def __init__(
@@ -32,9 +29,6 @@ class SnapshotScanner(pads.Scanner):  # type: ignore[misc, unused-ignore]
         self._dataset_schema = dataset_schema
         self._schema = schema
         self._batches = batches
-
-    # The C++ half of the object is empty. Every way to it is closed: pyarrow's own methods are
-    # replaced here, and writers take the stream.
 
     @property
     def dataset_schema(self) -> pa.Schema:
@@ -50,16 +44,14 @@ class SnapshotScanner(pads.Scanner):  # type: ignore[misc, unused-ignore]
         """The rows as record batches."""
         return self._batches()
 
-    def scan_batches(self) -> Iterator[pads.TaggedRecordBatch]:
-        """The batches, without the fragments they came from."""
-        return (pads.TaggedRecordBatch(record_batch=b, fragment=None) for b in self._batches())
-
     def to_reader(self) -> pa.RecordBatchReader:
         """The batches as a stream."""
         return pa.RecordBatchReader.from_batches(self._schema, self._batches())
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        return self.to_reader().__arrow_c_stream__(requested_schema)
+        # In memory: DuckDB lets threads of pyarrow's read ahead of a query, and a process that ends
+        # in the middle of one would hang where they wait for Python. `to_reader()` is bounded.
+        return self.to_table().__arrow_c_stream__(requested_schema)
 
     def to_table(self) -> pa.Table:
         """The rows in memory."""

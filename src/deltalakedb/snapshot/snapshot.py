@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     import duckdb
     import polars as pl
     import pyarrow as pa
+    import pyarrow.dataset as pads
 
     from deltalakedb.actions.schema import StructType
-    from deltalakedb.snapshot.dataset import SnapshotDataset
+    from deltalakedb.snapshot.dataset import SnapshotRows
     from deltalakedb.snapshot.resolve import OpenedTable
     from deltalakedb.store import Counts, Store, TableRecord
     from deltalakedb.store.dialect import Session
@@ -191,11 +192,13 @@ class Snapshot:
 
     # --- rows -----------------------------------------------------------------------------
 
-    def to_arrow_dataset(self, where: Any = None) -> SnapshotDataset:
-        """The rows, or those that fulfil `where`, as a pyarrow dataset.
+    def to_arrow_dataset(self, where: Any = None) -> pads.Dataset | SnapshotRows:
+        """The rows, or those that fulfil `where`, to be read by and by.
 
-        Nothing is read or listed yet. A filter that is asked of it later goes to the catalog too,
-        which lists the files that may match; the lake has to be open until then.
+        Of a plain table it is a `pyarrow.dataset.Dataset` of its files: on a local disk, without
+        deletion vectors, column mapping, nested columns and floats. Of any other it is an object
+        with the reading methods of one. That lists files when rows are asked for, and only those
+        that a filter leaves; the lake has to be open until then.
         """
         from deltalakedb.snapshot.dataset import dataset_of
 
@@ -203,27 +206,35 @@ class Snapshot:
 
     def to_arrow(self, where: Any = None, columns: Iterable[str] | None = None) -> pa.Table:
         """The rows, or those that fulfil `where`, in memory: all columns, or those named."""
+        from deltalakedb.snapshot.dataset import rows_of
+
         names = None if columns is None else require_texts("columns", columns)
-        return self.to_arrow_dataset(where).to_table(columns=names)
+        return rows_of(self, where).to_table(columns=names)
 
     def to_polars(self, where: Any = None, columns: Iterable[str] | None = None) -> pl.DataFrame:
         """The same as a polars DataFrame."""
+        from deltalakedb.snapshot.dataset import rows_of
         from deltalakedb.snapshot.engines import to_polars
 
         names = None if columns is None else require_texts("columns", columns)
-        return to_polars(self.to_arrow_dataset(where), names)
+        return to_polars(rows_of(self, where), names)
 
     def to_duckdb(
-        self, where: Any = None, connection: duckdb.DuckDBPyConnection | None = None
+        self,
+        where: Any = None,
+        connection: duckdb.DuckDBPyConnection | None = None,
+        columns: Iterable[str] | None = None,
     ) -> duckdb.DuckDBPyRelation:
-        """A DuckDB relation over the rows, which are read when it is queried.
+        """A DuckDB relation over the rows, with all columns or those named.
 
-        It belongs to `connection`, or else to DuckDB's default one. Columns and filters of the
-        query are pushed down, as with `to_arrow_dataset`.
+        They are read when it is queried. It belongs to `connection`, or else to DuckDB's default
+        one. Of a plain table (see `to_arrow_dataset`) only what the query needs is read; of any
+        other the rows of `where` with these `columns`, into memory.
         """
         from deltalakedb.snapshot.engines import to_duckdb
 
-        return to_duckdb(self.to_arrow_dataset(where), connection)
+        names = None if columns is None else require_texts("columns", columns)
+        return to_duckdb(self.to_arrow_dataset(where), connection, names)
 
 
 def open_snapshot(

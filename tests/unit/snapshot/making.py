@@ -17,7 +17,7 @@ from deltalakedb.actions.datatypes import (
     StructField,
     StructType,
 )
-from deltalakedb.snapshot.dataset import SnapshotDataset, open_dataset
+from deltalakedb.snapshot.dataset import SnapshotRows, open_dataset
 
 
 def column(name: str, kind: DataType, identity: int | None = None) -> StructField:
@@ -67,7 +67,7 @@ class Making:
         partitions: tuple[str, ...] = (),
         mode: str = "none",
         row_filter: pc.Expression | None = None,
-    ) -> SnapshotDataset:
+    ) -> SnapshotRows:
         return open_dataset(
             files_table(self.adds),
             location=self.folder.as_uri(),

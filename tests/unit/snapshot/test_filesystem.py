@@ -12,7 +12,7 @@ from obstore.store import LocalStore
 
 from deltalakedb.actions.datatypes import LONG, STRING
 from deltalakedb.errors import ConfigurationError, DataFileError, DataFileMissingError
-from deltalakedb.snapshot.dataset import SnapshotDataset
+from deltalakedb.snapshot.dataset import SnapshotRows
 from deltalakedb.snapshot.filesystem import RangeReader, TableFiles
 from unit.snapshot.making import Making, column
 
@@ -81,7 +81,7 @@ def test_a_table_in_an_object_store_reads_as_on_a_disk(tmp_path: Path) -> None:
     made.write(pa.table({"a": range(1000), "b": ["x"] * 1000}), row_group_size=100)
     local = made.open(column("a", LONG), column("b", STRING))
     files = as_bucket(TableFiles("s3://bucket"), tmp_path)
-    remote = SnapshotDataset(replace(local._layout, files=files), local._files)
+    remote = SnapshotRows(replace(local._layout, files=files), local._files)
     assert remote.to_table() == local.to_table()
     assert remote.count_rows() == 1000
 
