@@ -161,6 +161,29 @@ def test_a_clustered_table_is_ordered_by_its_columns(
     assert (info.operation_parameters or {})["clusterBy"] == '["x","s.y"]'
 
 
+@pytest.mark.parametrize(("partitions", "bins"), [([], 1), (["p"], 3)])
+def test_a_z_order_tells_bins_and_cubes_as_delta_does(
+    spark: SparkSession, lake: Lake, tmp_path: Path, partitions: list[str], bins: int
+) -> None:
+    name = f"z_order_{bins}"
+    frame = spark.range(300).selectExpr("id", "id % 3 AS p")
+    folder = str(tmp_path / "t")
+    lake.create_table(name, location=folder, schema=frame.schema, partition_by=partitions)
+    target = DeltaTable.forName(spark, name, catalog=lake)
+    empty = target.optimize().executeZOrderBy("id").first()
+    assert empty is not None
+    told = empty.metrics
+    assert (told.numBins, told.zOrderStats.numOutputCubes, told.numBatches) == (0, 0, 1)
+    lake.table(name).append(frame)
+    lake.table(name).append(frame)
+    done = target.optimize().executeZOrderBy("id").first()
+    assert done is not None
+    told = done.metrics
+    # What Delta 4.4 reports of the same table.
+    assert (told.numBins, told.zOrderStats.numOutputCubes, told.numBatches) == (bins, bins, 1)
+    assert told.partitionsOptimized == bins
+
+
 def test_rows_are_ordered_by_many_columns(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     """More than fit into one number, of every type that has an order, and fields of structs."""
     kinds = ["id", "cast(id AS int)", "cast(id AS smallint)", "cast(id AS double)", "id > 50"]

@@ -4,10 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+import deltalakedb
+from deltalakedb.errors import MissingDriverError
+from deltalakedb.spark import DeltaTable
 from deltalakedb.spark.hadoop import hadoop_options
 from interop.readers import Unavailable, peer
 
@@ -38,6 +43,29 @@ def test_options_of_the_store_become_those_of_hadoop() -> None:
     assert "Temporary" in token["fs.s3a.aws.credentials.provider"]
     assert hadoop_options("s3://bucket/t", {}) == {}
     assert hadoop_options("file:///t", given) == {}
+
+
+def test_without_hadoops_connector_a_read_is_refused_at_the_call(
+    spark: SparkSession, s3_server: S3Server, s3_bucket: str, catalogs: Catalogs
+) -> None:
+    options = s3_server.storage_options
+    with (
+        catalogs.fresh("sqlite") as url,
+        deltalakedb.connect(url, storage_options=options) as lake,
+    ):
+        lake.create_table_as("t", [{"id": 1}], location=f"s3://{s3_bucket}/t")
+        table = DeltaTable.forName(spark, "t", catalog=lake)
+        reader = spark.read.format("deltalakedb").option("catalog", url)
+        reads: list[Callable[[], object]] = [
+            table.toDF,
+            lambda: reader.load("t"),
+            lambda: lake.sql(spark, "SELECT * FROM t"),
+            lambda: table.delete("id % 2 = 1"),
+        ]
+        for read in reads:
+            with pytest.raises(MissingDriverError, match="hadoop-aws:") as told:
+                read()
+            assert len(str(told.value).splitlines()) == 1
 
 
 @pytest.mark.timeout(600)

@@ -47,6 +47,32 @@ def new(lake: Lake, folder: Path, data: pa.Table, **options: Any) -> Table:
     return table
 
 
+@pytest.mark.parametrize("mode", ["none", "name"])
+@pytest.mark.parametrize("partitions", [[], ["day"]])
+def test_columns_that_are_not_null_are_so_in_the_schema(
+    spark: SparkSession, lake: Lake, tmp_path: Path, mode: str, partitions: list[str]
+) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("day", pa.string())])
+    table = lake.create_table(
+        str(tmp_path),
+        location=str(tmp_path / "t"),
+        schema=schema,
+        partition_by=partitions,
+        properties={"delta.columnMapping.mode": mode, "delta.enableDeletionVectors": "true"},
+    )
+    target = DeltaTable.forName(spark, str(tmp_path), catalog=lake)
+
+    def nullable(**options: Any) -> list[bool]:
+        return [field.nullable for field in target.toDF(**options).schema]
+
+    assert nullable() == [False, True]
+    table.append(pa.table({"id": [1, 2], "day": [None, "x"]}, schema=schema))
+    assert nullable() == nullable(where="id > 0") == [False, True]
+    target.delete("id = 1")
+    assert nullable() == [False, True]
+    assert [tuple(row) for row in target.toDF().collect()] == [(2, "x")]
+
+
 DATA = pa.table(
     {
         "id": pa.array(range(len(ODD)), pa.int64()),

@@ -117,7 +117,15 @@ def z_order(
     adds = _ordered(spark, snapshot, files, paths, target_bytes)
     names = [path[0] if len(path) == 1 else dotted(path) for path in paths]
     return commit_optimize(
-        table, snapshot, rows, adds, considered=len(rows), where=where, columns=names
+        table,
+        snapshot,
+        rows,
+        adds,
+        considered=len(rows),
+        where=where,
+        columns=names,
+        # The rows of a partition are ordered together.
+        bins=len({row["partition_values"] for row in rows}),
     )
 
 

@@ -106,7 +106,7 @@ class DeltaOptimizeBuilder:
     ) -> DataFrame:
         snapshot = self._table.snapshot()
         details = done.details
-        read, one = (done.files_removed, done.bytes_removed), int(bool(done.files_removed))
+        read = (done.files_removed, done.bytes_removed)
         features = snapshot.protocol.writer_features or ()
         vectors = (details.vectors, details.hidden_rows)
         covered = Covered(snapshot.schema, snapshot.partition_columns, snapshot.properties)
@@ -116,10 +116,10 @@ class DeltaOptimizeBuilder:
             _sizes(details.added),
             _sizes(details.removed),
             done.partitions,
-            ("all", (0, 0), read, 0, read, one, None) if ordered else None,
-            ((0, 0), read, 0, read, one) if clustered else None,
+            ("all", (0, 0), read, 0, read, details.bins, None) if ordered else None,
+            ((0, 0), read, 0, read, details.bins) if clustered else None,
             details.bins,
-            one,
+            1,  # batches: one commit, as Delta counts them where nothing was to be done, too
             done.files_considered,
             done.files_considered - done.files_removed,
             False,

@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta, timezone, tzinfo
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
@@ -41,7 +42,7 @@ from deltalakedb.snapshot.predicate import Opaque, Predicate
 from deltalakedb.snapshot.where import parse_where
 from deltalakedb.spark.cloned_session import cloned_reader, in_session
 from deltalakedb.spark.file_list import spark_file_list
-from deltalakedb.spark.hadoop import hadoop_options
+from deltalakedb.spark.hadoop import hadoop_options, require_connector
 from deltalakedb.spark.paths import hadoop_uri, metadata_path
 from deltalakedb.spark.positions import without
 from deltalakedb.storage.file_places import FilePlaces
@@ -99,11 +100,11 @@ def scan(
     """
     if where is None:
         files = snapshot.files(columns=FILE_COLUMNS)
-        frame = scan_files(spark, snapshot, files, metadata=metadata)
+        frame = scan_files(spark, snapshot, files, metadata=metadata, not_null=True)
         return frame if alias is None else frame.alias(alias)
     predicate = planned(spark, snapshot.metadata, where, alias=alias)
     files = snapshot.files(where=predicate, columns=FILE_COLUMNS)
-    frame = scan_files(spark, snapshot, files, metadata=metadata)
+    frame = scan_files(spark, snapshot, files, metadata=metadata, not_null=True)
     with refusing(where):
         return (frame if alias is None else frame.alias(alias)).where(where)
 
@@ -160,12 +161,14 @@ def scan_files(
     *,
     with_position: bool = False,
     metadata: bool = False,
+    not_null: bool = False,
 ) -> DataFrame:
     """The rows of some files of a snapshot (see FILE_COLUMNS).
 
     `with_position` adds the file and row number of each row, for whoever changes rows. A union has
     no column `_metadata`, so with `metadata` there is none: rows of all files are then looked for
-    among those that are hidden.
+    among those that are hidden. With `not_null` columns that are NOT NULL in the table are so in
+    the frame; who writes the rows again does without, to keep whatever a file has.
     """
     import pyarrow.compute as pc
 
@@ -176,7 +179,7 @@ def scan_files(
             fix='Read and write by format("deltalakedb"), or use a classic session of Spark for '
             "toDF, delete, update and merge",
         )
-    reader = _Reader(spark, snapshot)
+    reader = _Reader(spark, snapshot, not_null=not_null)
     with_vector = pc.is_valid(files["deletion_vector"])
     plain = files.filter(pc.invert(with_vector))
     partly = files.filter(with_vector)
@@ -210,8 +213,10 @@ def _zone(name: str) -> tzinfo | None:
 class _Reader:
     """Reads files of one snapshot."""
 
-    def __init__(self, spark: SparkSession, snapshot: Snapshot) -> None:
+    def __init__(self, spark: SparkSession, snapshot: Snapshot, *, not_null: bool) -> None:
+        require_connector(spark, snapshot.table.location)
         self._spark = spark
+        self._not_null = not_null
         self._snapshot = snapshot
         self._location = snapshot.table.location
         self._schema = snapshot.schema
@@ -298,7 +303,14 @@ class _Reader:
         from pyspark.sql.types import StructType as SparkStruct
 
         fields = [_physical(field, ids=self._mode == "id") for field in self._data]
-        text = schema_to_json(StructType((*fields, *(_bare(f) for f in partitions))))
+        fields += [_bare(field) for field in partitions]
+        if self._not_null:
+            known = [*self._data, *partitions]
+            fields = [
+                replace(made, nullable=field.nullable)
+                for made, field in zip(fields, known, strict=True)
+            ]
+        text = schema_to_json(StructType(tuple(fields)))
         return SparkStruct.fromJson(json.loads(text))
 
     def _columns(self, partition_values: dict[str, Column]) -> list[Column]:
