@@ -186,7 +186,9 @@ def test_deletion_vectors_stay_as_long_as_their_files(lake: Lake, tmp_path: Path
     assert key not in data_files(table)
 
 
-def test_files_of_a_commit_that_is_to_be_adopted_stay(lake: Lake, tmp_path: Path) -> None:
+def test_files_of_a_commit_that_is_to_be_adopted_stay(
+    lake: Lake, open_lake: OpenLake, tmp_path: Path
+) -> None:
     place = tmp_path / "foreign"
     for _ in range(2):
         deltalake.write_deltalake(str(place), pa.table({"id": [1]}), mode="append")
@@ -202,7 +204,7 @@ def test_files_of_a_commit_that_is_to_be_adopted_stay(lake: Lake, tmp_path: Path
     assert sorted(table.snapshot().to_arrow()["id"].to_pylist()) == [1, 1, 2]
     # Nor while two commits claim one number.
     deltalake.write_deltalake(str(place), pa.table({"id": [3]}), mode="append")
-    table.append(pa.table({"id": [4]}))
+    open_lake(on_drift="allow").table("foreign").append(pa.table({"id": [4]}))
     lake.mirror.run_once()
     age(table, 24 * 8)
     with pytest.raises(MirrorError, match="is not vacuumed"):
