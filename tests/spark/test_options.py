@@ -249,6 +249,27 @@ def test_options_are_refused_both_ways_and_nothing_is_written(
     assert table.version == 1
 
 
+def test_a_table_that_exists_keeps_its_place_and_its_columns(
+    spark: SparkSession, lake: Lake, url: str, tmp_path: Path, way: str
+) -> None:
+    table = made(lake, tmp_path / "t", f"{way}.layout")
+    kind = PySparkException if way == "source" else ConfigurationError
+    told = [
+        ({"location": str(tmp_path / "other")}, "does not lie at"),
+        ({"clusterBy": "id"}, "not clustered by id"),
+    ]
+    for options, expected in told:
+        with pytest.raises(kind, match=expected):
+            write(spark.range(1), url, table.name, "append", **options)
+    if way == "driver":
+        named = spark.range(1).write.format("deltalakedb").options(catalog=url, partitionBy="id")
+        with pytest.raises(kind, match="named twice"):
+            named.partitionBy("id").mode("append").save(table.name)
+    assert table.version == 1
+    write(spark.range(1), url, table.name, "append", location=str(tmp_path / "t"))
+    assert table.snapshot().version == 2
+
+
 def write(frame: DataFrame, url: str, name: str, mode: str, **options: Any) -> None:
     frame.write.format("deltalakedb").options(catalog=url, **options).mode(mode).save(name)
 

@@ -28,7 +28,7 @@ from deltalakedb.spark.lakes import session_settings, using_lake
 from deltalakedb.spark.options import Use
 from deltalakedb.spark.scan import session_zone
 from deltalakedb.spark.session import default_options, default_properties
-from deltalakedb.spark.source_options import SourceOptions, check_partitions, columns_of
+from deltalakedb.spark.source_options import SourceOptions, check_layout, columns_of
 from deltalakedb.spark.spark_tables import not_a_table_of_spark
 
 if TYPE_CHECKING:
@@ -348,7 +348,8 @@ def _save(frame: DataFrame, asked: _Writing) -> None:
         "user_metadata": given.text("userMetadata"),
         "target_bytes": given.number("targetFileBytes"),
     }
-    partition_by = given.names("partitionBy") if asked.partition_by is None else asked.partition_by
+    partition_by = _named_once(given, "partitionBy", asked.partition_by)
+    cluster_by = _named_once(given, "clusterBy", asked.cluster_by)
     with using_lake(given.catalog, given.storage_options) as lake:
         table = _found(lake, given, create=replaced.matching is None and data_change)
         if table is None:
@@ -359,7 +360,7 @@ def _save(frame: DataFrame, asked: _Writing) -> None:
                     location=given.text("location") or "",
                     schema=columns_of(frame.schema),
                     partition_by=partition_by,
-                    cluster_by=asked.cluster_by or given.names("clusterBy"),
+                    cluster_by=cluster_by,
                     properties={**default_properties(frame.sparkSession), **given.properties},
                     where=replaced.where,
                     **how,
@@ -381,8 +382,12 @@ def _save(frame: DataFrame, asked: _Writing) -> None:
             return
         merge_schema = given.flag("mergeSchema")
         overwrite_schema = overwrite and given.flag("overwriteSchema")
-        if not overwrite_schema:
-            check_partitions(table, partition_by)
+        check_layout(
+            table,
+            given.text("location"),
+            partition_by=() if overwrite_schema else partition_by,
+            cluster_by=cluster_by,
+        )
         if not overwrite:
             table.append(source, merge_schema=merge_schema, **how)
             return
@@ -401,6 +406,16 @@ def _save(frame: DataFrame, asked: _Writing) -> None:
             data_change=data_change,
         )
         table.commit_written(written.with_user_metadata(how["user_metadata"]), how["app_txn"])
+
+
+def _named_once(given: SourceOptions, name: str, called: list[str] | None) -> list[str]:
+    """The columns that a call of the writer names, or the option of the same name."""
+    if called is not None and given.text(name) is not None:
+        raise ConfigurationError(
+            f"The columns are named twice: by {name}(), and by the option {name!r}",
+            fix="Leave the option out",
+        )
+    return given.names(name) if called is None else called
 
 
 def _found(lake: Lake, given: SourceOptions, *, create: bool) -> Table | None:

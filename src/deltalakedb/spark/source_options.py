@@ -24,6 +24,7 @@ from deltalakedb.spark.options import (
     value_of,
 )
 from deltalakedb.spark.query_text import without_alias
+from deltalakedb.storage import table_location
 from deltalakedb.writing import Matching
 
 if TYPE_CHECKING:
@@ -250,14 +251,36 @@ def columns_of(schema: SparkStruct) -> SparkStruct:
     return StructType.fromJson(json.loads(schema_to_json(made)))
 
 
-def check_partitions(table: Table, asked: Sequence[str]) -> None:
-    """Refuse a write that names other partition columns than the table has."""
-    there = table.state().metadata.partition_columns
-    if asked and [name.lower() for name in asked] != [name.lower() for name in there]:
+def check_layout(
+    table: Table,
+    location: str | None,
+    *,
+    partition_by: Sequence[str] = (),
+    cluster_by: Sequence[str] = (),
+) -> None:
+    """Refuse a write that asks for another place or other columns than the table has.
+
+    They count where a table is created; one that is there keeps its own.
+    """
+    if location is not None and (place := table_location(location)) != table.location:
         raise ConfigurationError(
-            f"Table {table.name!r} is not partitioned by {', '.join(asked)}",
-            why=f"It is partitioned by {', '.join(there)}" if there else "It has no partitions",
-            fix="Leave partitionBy out: rows go to the partitions of the table by themselves",
+            f"Table {table.name!r} does not lie at {place}",
+            why=f"It exists already, at {table.location}",
+            fix="Leave the option location out, or name another table",
+        )
+    _check_columns(table, "partitioned", partition_by, table.state().metadata.partition_columns)
+    if cluster_by:
+        _check_columns(table, "clustered", cluster_by, table.snapshot().clustering_columns)
+
+
+def _check_columns(table: Table, how: str, asked: Sequence[str], there: Sequence[str]) -> None:
+    if asked and [name.lower() for name in asked] != [name.lower() for name in there]:
+        call = "partitionBy" if how == "partitioned" else "clusterBy"
+        raise ConfigurationError(
+            f"Table {table.name!r} is not {how} by {', '.join(asked)}",
+            why=f"It is {how} by {', '.join(there)}" if there else f"It is not {how} at all",
+            fix=f"Leave {call} out: rows go where they belong by themselves"
+            + ("" if call == "partitionBy" else "; table.cluster_by(…) takes other columns"),
         )
 
 

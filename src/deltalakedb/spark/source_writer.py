@@ -26,7 +26,7 @@ from deltalakedb.actions import AddFile
 from deltalakedb.errors import ConfigurationError, DeltaLakeDbError, TableNotFoundError
 from deltalakedb.overwriting import check_overwrite, check_rearranges, overwritten
 from deltalakedb.spark.sending import receive_add, send_add
-from deltalakedb.spark.source_options import SourceOptions, check_partitions, columns_of
+from deltalakedb.spark.source_options import SourceOptions, check_layout, columns_of
 from deltalakedb.staging.stage import stage
 from deltalakedb.storage import normalise_location, open_storage
 from deltalakedb.transaction.state import state_of
@@ -168,8 +168,12 @@ def _found_or_created(
         if location is None:
             raise
     else:
-        if not repartition:
-            check_partitions(table, given.names("partitionBy"))
+        check_layout(
+            table,
+            given.text("location"),
+            partition_by=() if repartition else given.names("partitionBy"),
+            cluster_by=given.names("clusterBy"),
+        )
         return table
     return lake.create_table(
         given.table,
