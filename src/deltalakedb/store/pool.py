@@ -89,16 +89,22 @@ class Pool(Generic[C]):
         It is the owner's from then on, also if this is interrupted: `release` or `discard` it in
         every case. An owner can have one connection of a pool at a time.
         """
-        timeout = self._timeout if timeout is None else timeout
         claim = weakref.ref(owner, self._lost)
-        thread = threading.get_ident()
-        deadline: float | None = None
+        place = self._claim(claim) or self._claim_later(
+            claim, self._timeout if timeout is None else timeout
+        )
+        if place.connection is None:
+            place.connection = self._connect()
+        return place.connection
+
+    def _claim_later(self, claim: weakref.ref[object], timeout: float) -> _Place[C]:
+        """As `_claim`, after waiting for a place."""
+        deadline = time.monotonic() + timeout
         while True:
-            place = self._claim(claim, thread)
+            place = self._claim(claim) if self._has_room() else None
             if place is not None:
-                break
+                return place
             now = time.monotonic()
-            deadline = now + timeout if deadline is None else deadline
             if now >= deadline:
                 raise CatalogBusyError(
                     f"All {self._size} connections of this catalog stayed in use for {timeout:g} s",
@@ -106,11 +112,8 @@ class Pool(Generic[C]):
                     "or close what holds them",
                 )
             self._wait(min(deadline - now, _LOOK_AGAIN_SECONDS))
-        if place.connection is None:
-            place.connection = self._connect()
-        return place.connection
 
-    def _claim(self, claim: weakref.ref[object], thread: int) -> _Place[C] | None:
+    def _claim(self, claim: weakref.ref[object]) -> _Place[C] | None:
         """A place that belongs to the owner now; None when all are in use."""
         with self._lock:
             if self._closed:
@@ -120,11 +123,11 @@ class Pool(Generic[C]):
                 return None
             for place in self._places:
                 if place.owner is None:
-                    place.thread = thread
+                    place.thread = threading.get_ident()
                     place.owner = claim
                     return place
             if len(self._places) < self._size:
-                place = _Place[C](claim, thread)
+                place = _Place(claim, threading.get_ident())
                 self._places.append(place)
                 return place
         return None
@@ -150,8 +153,9 @@ class Pool(Generic[C]):
         return len(self._places) < self._size or any(place.owner is None for place in places)
 
     def _wake(self) -> None:
-        with suppress(IndexError):
-            self._waiting.popleft().release()
+        if self._waiting:
+            with suppress(IndexError):  # another thread was faster
+                self._waiting.popleft().release()
 
     @property
     def in_use(self) -> int:
