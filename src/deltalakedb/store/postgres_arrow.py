@@ -55,18 +55,26 @@ class _Work(Generic[T]):
     def __init__(self, call: Callable[[], T]) -> None:
         self._call = call
         self._lock = threading.Lock()
+        self._has_begun = False
         self._is_over = False
         self._then: Callable[[], None] | None = None
         self._result: T
         self._error: BaseException | None = None
         self._bell = threading.Lock()
         self._bell.acquire()
+
+    def start(self) -> None:
+        """Begin. The link knows of it by then: an interrupt must not close what is in use."""
         try:
             threading.Thread(target=self._run, name="deltalakedb-arrow", daemon=True).start()
         except RuntimeError:  # the interpreter ends
             self._run()
 
     def _run(self) -> None:
+        with self._lock:
+            if self._is_over:
+                return
+            self._has_begun = True
         try:
             self._result = self._call()
         except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
@@ -89,11 +97,12 @@ class _Work(Generic[T]):
         return self._result
 
     def and_then(self, call: Callable[[], None]) -> None:
-        """Call something when it is over, now or later."""
+        """Call something when it is over: now, or later; what has not begun never will."""
         with self._lock:
-            if not self._is_over:
+            if self._has_begun and not self._is_over:
                 self._then = call
                 return
+            self._is_over = True
         call()
 
 
@@ -159,6 +168,7 @@ class _Link:
         limit = patience(self._url)
         work: _Work[T] = _Work(call)
         self._work = work
+        work.start()
         while not work.is_over(limit):
             if is_working(self._url, self._backend) or work.is_over(0):
                 continue
@@ -187,7 +197,8 @@ class _Link:
         # Whatever is left of a lost connection, there is nobody to tell about it.
         with suppress(dbapi.Error):
             self.finish()
-        with suppress(dbapi.Error):
+        # RuntimeError: its result could not be closed either.
+        with suppress(dbapi.Error, RuntimeError):
             if self._connection is not None:
                 self._connection.close()
 
