@@ -101,7 +101,8 @@ class Pool(Generic[C]):
         """As `_claim`, after waiting for a place."""
         deadline = time.monotonic() + timeout
         while True:
-            place = self._claim(claim) if self._has_room() else None
+            self._has_room()  # lost places are looked for there
+            place = self._claim(claim)
             if place is not None:
                 return place
             now = time.monotonic()
@@ -115,6 +116,7 @@ class Pool(Generic[C]):
 
     def _claim(self, claim: weakref.ref[object]) -> _Place[C] | None:
         """A place that belongs to the owner now; None when all are in use."""
+        thread = threading.get_ident()
         with self._lock:
             if self._closed:
                 raise CatalogError("The catalog is closed", fix="Call deltalakedb.connect() again")
@@ -123,11 +125,11 @@ class Pool(Generic[C]):
                 return None
             for place in self._places:
                 if place.owner is None:
-                    place.thread = threading.get_ident()
+                    place.thread = thread
                     place.owner = claim
                     return place
             if len(self._places) < self._size:
-                place = _Place(claim, threading.get_ident())
+                place = _Place(claim, thread)
                 self._places.append(place)
                 return place
         return None
