@@ -233,7 +233,7 @@ def test_what_iceberg_keeps_beside_the_files_stays(lake: Lake, tmp_path: Path) -
 
 @pytest.mark.parametrize("hours", [float("nan"), float("inf"), -1.0])
 def test_hours_that_are_no_time(table: Table, hours: float) -> None:
-    with pytest.raises(ConfigurationError, match="is no time|needs to be a number"):
+    with pytest.raises(ConfigurationError, match=r"is no time|needs to be a number"):
         vacuum(table, retention_hours=hours, allow_short_retention=True)
 
 

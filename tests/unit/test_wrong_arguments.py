@@ -254,7 +254,10 @@ CALLS: dict[str, dict[str, tuple[dict[str, Any], dict[str, str]]]] = {
         "to_arrow_dataset": ({}, {"where": "condition?"}),
         "to_arrow": ({}, {"where": "condition?", "columns": "texts?"}),
         "to_polars": ({}, {"where": "condition?", "columns": "texts?"}),
-        "to_duckdb": ({}, {"where": "condition?", "connection": "object?"}),
+        "to_duckdb": (
+            {},
+            {"where": "condition?", "connection": "object?", "columns": "texts?"},
+        ),
     },
     "transaction": {"table": ({"name": "t"}, {"name": "table"})},
     "transaction table": {
@@ -345,7 +348,9 @@ CLASSES = {
 INSIDE = {
     "lake.connect",  # deltalakedb.connect
     "mirror.after_commit",
+    "mirror.committing",
     "mirror.run",  # its arguments are those of run_once
+    "table.check_ahead",
     "table.commit_change",
     "table.commit_written",
     "table.needed_files",
