@@ -624,7 +624,10 @@ class Lake:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Change any number of tables, all or nothing, when the block ends without an error."""
+        """Change any number of tables, all or nothing, when the block ends without an error.
+
+        It sees all of them at one instant; what it reads of them must not be changed meanwhile.
+        """
         transaction = Transaction(self.store, self._committer, self.mirror, self._find)
         try:
             yield transaction

@@ -1,5 +1,9 @@
 """Changes of many tables that become visible together: what `lake.transaction()` gives.
 
+The first table that is asked for fixes an instant: the transaction sees every table as it was then,
+whatever is committed meanwhile. What it reads of them counts: the commit is refused where others
+have changed it, by Delta's conflict rules and the isolation level of each table.
+
 Several changes of one table follow one another, as if each had been committed: an overwrite also
 takes the place of rows that the transaction itself has added before. They become one commit.
 """
@@ -21,23 +25,42 @@ from deltalakedb.actions import (
     RemoveFile,
 )
 from deltalakedb.actions.partition import decode_path
-from deltalakedb.errors import ConfigurationError, DeltaLakeDbError, UnsupportedFeatureError
+from deltalakedb.errors import (
+    ConfigurationError,
+    DeltaLakeDbError,
+    HistoryExpiredError,
+    TableNotFoundError,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
 from deltalakedb.forking import Process
 from deltalakedb.overwriting import write_overwrite
-from deltalakedb.snapshot import Snapshot, open_snapshot
+from deltalakedb.snapshot import Snapshot
 from deltalakedb.snapshot.page_builder import after_commit
 from deltalakedb.snapshot.pending import File, live_among, pending
+from deltalakedb.snapshot.resolve import resolve
+from deltalakedb.snapshot.snapshot import snapshot_of
+from deltalakedb.snapshot.watched import EVERYTHING, watched
 from deltalakedb.staging.sinks import Sinks
 from deltalakedb.store.exports import gone
+from deltalakedb.transaction.attempt import ReadSet, merge_read_sets
+from deltalakedb.transaction.change import TableRead
 from deltalakedb.transaction.open import AnyAction, OpenChange, check_app_txn
-from deltalakedb.transaction.state import TableState, load_state
-from deltalakedb.writing import Written, check_write, write_append, write_metrics
+from deltalakedb.transaction.state import TableState, state_at
+from deltalakedb.writing import (
+    Written,
+    check_write,
+    partitions_read,
+    write_append,
+    write_metrics,
+)
 
 if TYPE_CHECKING:
     from deltalakedb.mirror.service import Mirror
+    from deltalakedb.snapshot.predicate import Predicate
+    from deltalakedb.snapshot.resolve import OpenedTable
     from deltalakedb.store import Store, TableRecord
     from deltalakedb.store.dialect import Session
-    from deltalakedb.transaction.attempt import ReadSet
     from deltalakedb.transaction.change import AppTxn, Committed
     from deltalakedb.transaction.commit import Committer
 
@@ -47,14 +70,33 @@ class _Part:
     """One table's part of a transaction; `lock` is held while something is added to it."""
 
     change: OpenChange
+    opened: OpenedTable
+    """The table at the instant that the transaction sees."""
+    seen: list[ReadSet] = field(default_factory=list)
+    """What was read of it through `TransactionTable.snapshot`."""
     staged: list[Written] = field(default_factory=list)
     files: set[File] = field(default_factory=set)
     """What the transaction itself has staged: files that are nowhere else."""
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
+    def saw(self, predicate: Predicate, paths: Iterable[str]) -> None:
+        """Remember a read: its condition, and the files that were listed for it."""
+        if any(read.whole_table for read in self.seen):
+            return
+        if predicate == EVERYTHING:
+            read = ReadSet(whole_table=True)
+        else:
+            test = partitions_read(predicate, self.change.base.metadata)
+            read = ReadSet(partitions=test, files=frozenset(paths))
+        self.seen.append(read)
+
+    def reads(self) -> list[ReadSet]:
+        """What was read beside the reads that the changes themselves depend on."""
+        return self.seen if self.change.actions else [*self.seen, *self.change.reads]
+
 
 class Transaction:
-    """Changes to many tables that become visible together.
+    """Changes to many tables that become visible together, and reads of one instant.
 
     Any number of threads may add to it; what they add to the same table follows one another.
     """
@@ -72,28 +114,58 @@ class Transaction:
         self._find = find
         self._process = Process()
         self._open: dict[str, _Part] = {}
+        self._heads: dict[str, int] | None = None
+        """The versions of all tables at the instant that the transaction sees, once it is fixed."""
+        self._fixing = threading.Lock()
         self.results: dict[str, Committed] = {}
         """After the commit: the version each changed table became, by name."""
 
     def table(self, name: str) -> TransactionTable:
-        """A table to change in this transaction.
+        """A table to read or change in this transaction.
 
-        The transaction starts from the version that the table has when it is first asked for here;
-        what others commit later is checked by Delta's conflict rules.
+        The first call fixes the instant that the whole transaction sees: each table is at the
+        version that it had then, however late it is asked for. What others commit later is checked
+        by Delta's conflict rules, against what this transaction changes and has read.
         """
-        store = self._store
         self._check_process()
-        with store.read() as session:
+        with self._store.read() as session:
             record = self._find(session, name)
-            part = self._open.get(record.table_id)
-            if part is None:
-                head = store.head(session, record.table_id)
-                if head is None:
-                    raise gone(session, record)
-                state = load_state(store, session, record.table_id, head)
-                # Another thread may have been faster: there is one part for each table.
-                part = self._open.setdefault(record.table_id, _Part(OpenChange(record, state)))
-        return TransactionTable(store, part)
+            version = self._version(session, record)
+        part = self._open.get(record.table_id)
+        if part is None:
+            # Not in that session: it may be older than the instant, which another thread has fixed.
+            opened = self._opened(record, version)
+            change = OpenChange(record, state_at(record.table_id, opened))
+            # Another thread may have been faster: there is one part for each table.
+            part = self._open.setdefault(record.table_id, _Part(change, opened))
+        return TransactionTable(self._store, part)
+
+    def _version(self, session: Session, table: TableRecord) -> int:
+        """The version of a table at the instant of the transaction, which the first one fixes."""
+        with self._fixing:
+            if self._heads is None:
+                self._heads = self._store.all_heads(session)
+            version = self._heads.get(table.table_id)
+        if version is not None:
+            return version
+        if self._store.head(session, table.table_id) is None:
+            raise gone(session, table)
+        raise TableNotFoundError(
+            f"Table {table.name!r} was created after this transaction began",
+            why="A transaction sees all tables as they were when it first asked for one",
+            fix="Create tables before that, or use this one in a new transaction",
+        )
+
+    def _opened(self, table: TableRecord, version: int) -> OpenedTable:
+        try:
+            return resolve(self._store, table, version=version)
+        except VersionNotFoundError as error:
+            raise HistoryExpiredError(
+                f"This transaction began at version {version} of table {table.name!r}, which has "
+                "expired",
+                why=error.why,
+                fix="Repeat the transaction",
+            ) from error
 
     def _check_process(self) -> None:
         self._process.check("The transaction", "Begin one in the process that commits it")
@@ -108,18 +180,29 @@ class Transaction:
             part.staged.clear()
 
     def commit(self) -> None:
-        """Commit every changed table in one database transaction."""
+        """Commit every changed table in one database transaction, and check what was read.
+
+        A transaction that changes nothing has nothing to check: it saw one instant.
+        """
         self._check_process()
-        parts = [part for part in self._open.values() if part.change.actions]
-        if not parts:
+        parts = list(self._open.values())
+        changes = [part.change.change() for part in parts if part.change.actions]
+        if not changes:
             return
-        changes = [part.change.change() for part in parts]
-        started = [(part.change.table, part.change.base.version) for part in parts]
+        reads = [
+            TableRead(part.change.table, part.change.base, merge_read_sets(*part.reads()))
+            for part in parts
+            if part.reads()
+        ]
+        started = [
+            (part.change.table, part.change.base.version) for part in parts if part.change.actions
+        ]
         with self._mirror.committing(started):
-            outcomes = self._committer.commit(changes)
+            outcomes = self._committer.commit(changes, reads)
         if any(outcome.committed.already_committed for outcome in outcomes):
             self.discard()
         self._open.clear()
+        self._heads = None
         self.results = {
             change.table.name: outcome.committed
             for change, outcome in zip(changes, outcomes, strict=True)
@@ -220,19 +303,24 @@ class TransactionTable:
             self._add_rows(written, app_txn, user_metadata, replaces_rows=whole)
 
     def snapshot(self) -> Snapshot:
-        """The table at the version this transaction started from.
+        """The table at the instant that this transaction sees.
 
-        What the transaction itself has added or replaced is not in it before the commit.
+        What the transaction itself has added or replaced is not in it before the commit. What is
+        read of it counts: rows and files, by the condition that they are asked for with, and how
+        many there are. If others have changed that meanwhile, the commit is refused.
         """
-        change = self._part.change
-        with self._store.read() as session:
-            return open_snapshot(self._store, session, change.table, change.base.version)
+        self._part.seen.append(ReadSet())
+        return watched(self._at_start(), self._part.saw)
 
     # --- one change after the other -------------------------------------------------------
 
+    def _at_start(self) -> Snapshot:
+        """The table before any change; reads of it are those of the change that makes them."""
+        return snapshot_of(self._store, self._part.change.table, self._part.opened)
+
     def _pending(self) -> Snapshot:
         """The table as the transaction will leave it so far: what the next change starts from."""
-        return pending(self.snapshot(), self._part.change.actions, self._part.files)
+        return pending(self._at_start(), self._part.change.actions, self._part.files)
 
     def _state(self) -> TableState:
         """The same, as far as rows that are only added need it."""
@@ -313,7 +401,7 @@ class TransactionTable:
 
         kept = [action for action in before if stays(action)]
         foreign = taken_back - self._part.files
-        unsaid = taken_back - (live_among(self.snapshot(), foreign) if foreign else set())
+        unsaid = taken_back - (live_among(self._at_start(), foreign) if foreign else set())
         new = [
             action
             for action in now

@@ -40,14 +40,13 @@ from deltalakedb.telemetry import span
 from deltalakedb.transaction import change_table
 from deltalakedb.transaction.drop_features import drop_feature
 from deltalakedb.transaction.open import AnyAction, OpenChange, plain_change
-from deltalakedb.transaction.state import TableState, state_of
+from deltalakedb.transaction.state import TableState, state_at, state_of
 from deltalakedb.writing import Written, check_write, write_append
 
 if TYPE_CHECKING:
     from deltalakedb.actions import Action
     from deltalakedb.mirror.service import Mirror
     from deltalakedb.snapshot.cache import CachedSnapshot
-    from deltalakedb.snapshot.resolve import OpenedTable
     from deltalakedb.storage import Storage
     from deltalakedb.store import Store, TableRecord, VersionRecord
     from deltalakedb.transaction.attempt import ReadSet
@@ -169,7 +168,7 @@ class Table:
         )
         snapshot = snapshot_of(self._store, self._record, found)
         if version is None and timestamp is None:
-            self._known, self._state = found.known, _state_of(self.table_id, found)
+            self._known, self._state = found.known, state_at(self.table_id, found)
         return snapshot
 
     def cached_snapshot(self) -> CachedSnapshot:
@@ -536,7 +535,7 @@ class Table:
 
     def _newest(self) -> TableState:
         found = resolve(self._store, self._record, known=self._known)
-        state = _state_of(self.table_id, found)
+        state = state_at(self.table_id, found)
         self._known, self._state = found.known, state
         return state
 
@@ -550,14 +549,3 @@ class Table:
                 fix="Pass what table.snapshot() of the same table gave",
             )
         return state
-
-
-def _state_of(table_id: str, found: OpenedTable) -> TableState:
-    return TableState(
-        table_id,
-        found.version,
-        found.committed_at,
-        found.metadata,
-        found.protocol,
-        found.counts,
-    )

@@ -402,6 +402,35 @@ def partition_test(predicate: Predicate, metadata: Metadata) -> PartitionTest | 
     return test
 
 
+def partitions_read(predicate: Predicate, metadata: Metadata) -> PartitionTest:
+    """Whether a file with these partition values could have rows for the condition."""
+    from deltalakedb.snapshot.predicate import (
+        Constant,
+        columns_of,
+        conjunction,
+        conjuncts,
+        is_exact,
+    )
+
+    names = {name.lower() for name in metadata.partition_columns}
+    known = [
+        part
+        for part in conjuncts(predicate)
+        if is_exact(part)
+        and columns_of(part)
+        and all(len(c.path) == 1 and c.path[0].lower() in names for c in columns_of(part))
+    ]
+    test = partition_test(conjunction(known), metadata) if known else None
+    if test is not None:
+        return test
+    nothing = predicate == Constant(value=False)
+
+    def any_partition(_: Mapping[str, str | None]) -> bool:
+        return not nothing
+
+    return any_partition
+
+
 def chosen_files(files: pa.Table, test: PartitionTest) -> pa.Table:
     """Those of listed files whose partition values pass a test; it is asked once for each."""
     import pyarrow as pa

@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from concurrency.isolation import Change, History, check_isolation
 from concurrency.journal import Outcome, Part, Story, Try, read_journals
 from deltalakedb.actions import Action, AddFile, CommitInfo, RemoveFile, Txn, serialise_commit
 from deltalakedb.errors import DeltaLakeDbError
@@ -75,13 +76,15 @@ class Report:
     resolved: int = 0
     """Commits whose answer was lost, and that their writers found in the ledger."""
     reads: int = 0
+    looks: int = 0
+    """What transactions saw of several tables."""
 
     def __str__(self) -> str:
         counts = ", ".join(f"{name} {n}" for name, n in sorted(self.outcomes.items()))
         return (
             f"{self.versions} versions, {self.transactions} of many tables; {counts}; "
             f"{self.in_flight_there} there without acknowledgement, "
-            f"{self.resolved} resolved by UUID; {self.reads} reads"
+            f"{self.resolved} resolved by UUID; {self.reads} reads, {self.looks} looks"
         )
 
 
@@ -100,6 +103,8 @@ def check(url: str, journals: Iterable[Path]) -> Report:
             problems += _check_through_store(store, ledger)
         problems += _check_transactions(ledgers)
         problems += _check_journals(ledgers, stories)
+        looks = [look for story in stories for look in story.looks]
+        problems += check_isolation([_history(ledger) for ledger in ledgers], looks)
         problems += _check_engine(store)
         problems += _check_snapshots(Lake(store), ledgers)
     return _report(problems, ledgers, stories)
@@ -408,6 +413,19 @@ def _check_try(one: Try, places: Sequence[_Place], ledgers: Sequence[Ledger]) ->
         yield from _check_place(one, ledger, version)
 
 
+def _history(ledger: Ledger) -> History:
+    """What the commits did to a table, in the order of its versions."""
+    changes = []
+    for version in ledger.versions:
+        actions = ledger.actions.get(version.version, [])
+        adds = frozenset(action.path for action in actions if isinstance(action, AddFile))
+        removes = frozenset(action.path for action in actions if isinstance(action, RemoveFile))
+        key = key_of(version, ledger.name) or f"{ledger.name} {version.version}"
+        changes.append(Change(key, adds, removes))
+    level = ledger.record.properties.get("delta.isolationLevel", "Serializable")
+    return History(ledger.name, changes, level)
+
+
 def _check_place(one: Try, ledger: Ledger, version: VersionRecord) -> Iterator[str]:
     where = f"{one.key} in {ledger.name} at version {version.version}"
     actions = ledger.actions.get(version.version, [])
@@ -450,6 +468,7 @@ def _report(problems: list[str], ledgers: Sequence[Ledger], stories: Sequence[St
     there = {key_of(v, ledger.name) for ledger in ledgers for v in ledger.versions}
     for story in stories:
         report.reads += story.reads
+        report.looks += len(story.looks)
         for one in story.tries:
             report.outcomes[one.outcome.value] += 1
             report.resolved += one.resolved

@@ -44,11 +44,13 @@ class Crowd:
             child.kill()
             child.wait()
 
-    def settle(self, url: str) -> None:
+    def settle(
+        self, url: str, create: Callable[[Lake, Journal, Path], None] = create_tables
+    ) -> None:
         """Create the tables."""
         self.url = url
         with Lake.connect(url, mirror="worker") as lake:
-            create_tables(lake, Journal(self._journals / "founder.jsonl"), self._folder)
+            create(lake, Journal(self._journals / "founder.jsonl"), self._folder)
 
     def journal(self, name: str) -> Path:
         """A new journal for a worker of that name, who may have lived before."""
@@ -113,7 +115,8 @@ class Crowd:
                     report.problems.append(
                         f"{one.key} ({one.operation}) met {one.error}: {one.message}"
                     )
-        assert report.problems == [], f"{len(report.problems)} problems; {report}"
+        first = report.problems[:3]
+        assert report.problems == [], f"{len(report.problems)} problems: {first}; {report}"
         return report
 
     def tell(self, title: str, report: Report) -> None:

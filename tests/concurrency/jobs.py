@@ -13,6 +13,8 @@ import deltalakedb.store.duckdb
 import deltalakedb.store.postgres
 import deltalakedb.store.sqlite  # noqa: F401
 from concurrency.dying import commit_and_die
+from concurrency.journal import Journal
+from concurrency.shifts import Person
 from concurrency.writer import Stop, read, write
 from deltalakedb.lake import Lake
 from deltalakedb.transaction.retry import RetryPolicy
@@ -40,7 +42,10 @@ def _stop(job: Job) -> Stop:
 
 def _work(job: Job, lake: Lake) -> None:
     journal, outages = Path(job["journal"]), bool(job.get("outages"))
-    if job["run"] == "read":
+    if job["run"] in ("shifts", "watch"):
+        person = Person(lake, Journal(journal), journal.stem)
+        (person.watch if job["run"] == "watch" else person.write)(_stop(job))
+    elif job["run"] == "read":
         read(lake, journal, outages=outages, stop=_stop(job))
     else:
         write(lake, journal, blind=job["blind"], outages=outages, stop=_stop(job))
@@ -75,6 +80,8 @@ def _threads(job: Job) -> None:
 _JOBS: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
     "write": _one,
     "read": _one,
+    "shifts": _one,
+    "watch": _one,
     "threads": _threads,
     "die": commit_and_die,
 }

@@ -53,6 +53,26 @@ class Try:
 
 
 @dataclass(frozen=True, slots=True)
+class Sight:
+    """The files that a transaction saw of one table, in one partition or in all of it."""
+
+    version: int
+    paths: frozenset[str]
+    partition: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen of some tables at what should be one instant.
+
+    `key` is that of the commit which depends on it, or its own.
+    """
+
+    key: str
+    sights: Mapping[str, Sight]
+
+
+@dataclass(frozen=True, slots=True)
 class Story:
     """A whole journal."""
 
@@ -62,6 +82,7 @@ class Story:
     """Whether the writer came to its end, and was not killed."""
     reads: int
     violations: tuple[str, ...]
+    looks: tuple[Look, ...] = ()
 
     def count(self, outcome: Outcome) -> int:
         """How many commits had that outcome."""
@@ -110,6 +131,11 @@ class Journal:
             resolved=resolved,
         )
 
+    def saw(self, key: str, sights: Mapping[str, Sight]) -> None:
+        """Record what was seen of some tables, before anything that depends on it is tried."""
+        shown = {n: [one.version, sorted(one.paths), one.partition] for n, one in sights.items()}
+        self._write("saw", key=key, sights=shown)
+
     def read(self) -> None:
         """Count one look at the tables that found nothing wrong."""
         self._write("read")
@@ -127,6 +153,7 @@ def read_journal(path: Path) -> Story:
     """The journal of `path`; a last line without its end is left out."""
     tries: dict[str, Try] = {}
     violations: list[str] = []
+    looks: list[Look] = []
     ended, reads = False, 0
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     for line in map(json.loads, lines):
@@ -140,11 +167,14 @@ def read_journal(path: Path) -> Story:
             tries[line["key"]] = replace(tries[line["key"]], outcome=outcome, **line)
         elif event == "violation":
             violations.append(line["text"])
+        elif event == "saw":
+            seen = {n: Sight(s[0], frozenset(s[1]), s[2]) for n, s in line["sights"].items()}
+            looks.append(Look(line["key"], seen))
         elif event == "read":
             reads += 1
         else:
             ended = True
-    return Story(path, tuple(tries.values()), ended, reads, tuple(violations))
+    return Story(path, tuple(tries.values()), ended, reads, tuple(violations), tuple(looks))
 
 
 def read_journals(paths: Iterable[Path]) -> list[Story]:

@@ -12,10 +12,14 @@ import psycopg
 import pytest
 
 from concurrency.checker import KEY_PARAMETER, check
-from concurrency.journal import Journal, Outcome, Part
+from concurrency.journal import Journal, Outcome, Part, Sight
 from concurrency.proxy import Cut, Proxy
 from concurrency.workload import SCHEMA, acknowledge, add, create_tables, remove, transfer_path
-from deltalakedb.errors import CommitOutcomeUnknownError, TableExistsError
+from deltalakedb.errors import (
+    CommitOutcomeUnknownError,
+    ConcurrentAppendError,
+    TableExistsError,
+)
 from deltalakedb.lake import Lake
 from deltalakedb.transaction.commit import Committer
 from deltalakedb.transaction.retry import RetryPolicy
@@ -203,6 +207,30 @@ def test_others_commit_more_than_is_read_under_lock_before_the_retry(
     )
     acknowledge(scene.journal, "cut", {"a": committed})
     assert committed == (2 if cut is Cut.AFTER else 72)
+    scene.prove()
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_commit_is_not_refused_for_what_came_after_it(scene: Scene, cut: Cut, order: int) -> None:
+    """What it has read changes before the retry; whichever of the two heads is taken first."""
+    there, here = sorted(("b", "c"), key=lambda n: scene.direct.table(n).table_id)[::order]
+    scene.cut(cut, before_retry=lambda: None if cut is Cut.LATE else scene.append("other", there))
+    refused = False
+    try:
+        with scene.far.transaction() as tx:
+            paths = frozenset(tx.table(there).snapshot().files()["path"].to_pylist())
+            scene.journal.saw("cut", {there: Sight(0, paths)})
+            tx.table(here).add_actions(
+                [add("p=0/cut")], operation_parameters={KEY_PARAMETER: "cut"}
+            )
+            scene.journal.trying("cut", "move", {here: Part(("p=0/cut",))})
+    except ConcurrentAppendError as error:
+        refused = True
+        scene.journal.heard("cut", Outcome.REFUSED, error=error)
+    else:
+        acknowledge(scene.journal, "cut", tx.results)
+    assert refused == (cut is Cut.BEFORE and there == "c")
     scene.prove()
 
 

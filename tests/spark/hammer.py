@@ -30,7 +30,7 @@ from deltalakedb.lake import Lake
 from deltalakedb.maintenance import compact
 from deltalakedb.spark import DeltaTable
 from deltalakedb.spark.java import java_home
-from deltalakedb.transaction.change import Change
+from deltalakedb.transaction.change import Change, TableRead
 from deltalakedb.transaction.commit import Committer
 from deltalakedb.transaction.commit import Outcome as Became
 
@@ -91,7 +91,7 @@ class Journalled:
         self.operation = "append"
         lake._committer.commit = self.commit  # type: ignore[method-assign]
 
-    def commit(self, changes: Sequence[Change]) -> list[Became]:
+    def commit(self, changes: Sequence[Change], reads: Sequence[TableRead] = ()) -> list[Became]:
         self._count += 1
         key = f"{self._name}-{self._count}"
         parts = {change.table.name: _part(change) for change in changes}
@@ -101,7 +101,7 @@ class Journalled:
             change.parameters = {**change.parameters, KEY_PARAMETER: key}
         self._journal.trying(key, self.operation, parts)
         try:
-            became = Committer.commit(self._committer, changes)
+            became = Committer.commit(self._committer, changes, reads)
         except DeltaLakeDbError as error:
             self._journal.heard(key, Outcome.REFUSED, error=error)
             raise
@@ -224,8 +224,8 @@ class PlainWriter(Writer):
         key = self.key()
         with self.lake.transaction() as tx:
             table = tx.table("counters")
-            rows = table.snapshot().to_arrow().to_pylist()
-            (before,) = [row["n"] for row in rows if row["k"] == key]
+            # The condition says which rows others must not change meanwhile.
+            (before,) = table.snapshot().to_arrow(where=f"k = {key}")["n"].to_pylist()
             table.overwrite(
                 pa.table({"k": [key], "n": [before + 1]}, schema=COUNTERS), where=f"k = {key}"
             )

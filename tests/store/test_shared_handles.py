@@ -23,8 +23,9 @@ from deltalakedb.errors import (
 from deltalakedb.lake import Lake
 from deltalakedb.maintenance import compact, restore
 from deltalakedb.maintenance.compaction import run_here
+from deltalakedb.snapshot.resolve import resolve as open_table
 from deltalakedb.table import Table
-from deltalakedb.transaction import ReadSet, state
+from deltalakedb.transaction import ReadSet
 
 from fix_lake import add, live_paths, new_lake_table, remove
 
@@ -196,13 +197,13 @@ def test_a_transaction_has_one_part_for_each_table(
     with lake.transaction() as tx:
         acting = iter([8])
 
-        def load_state(*args: Any) -> Any:
-            found = state.load_state(*args)
+        def resolve(*args: Any, **options: Any) -> Any:
+            found = open_table(*args, **options)
             for number in acting:
                 tx.table("t").append(rows(number))
             return found
 
-        monkeypatch.setattr("deltalakedb.many_tables.load_state", load_state)
+        monkeypatch.setattr("deltalakedb.many_tables.resolve", resolve)
         tx.table("t").append(rows(9))
     assert ids(table) == [1, 2, 3, 4, 8, 9]
 

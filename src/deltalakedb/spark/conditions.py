@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.arguments import refuse
 from deltalakedb.errors import InvalidConditionError
 from deltalakedb.snapshot.predicate import (
-    Constant,
     Opaque,
     Predicate,
-    columns_of,
-    conjunction,
-    conjuncts,
     is_exact,
 )
 from deltalakedb.spark.scan import planned, refusing
@@ -174,24 +170,3 @@ def plan_for(
 def whole_files(predicate: Predicate, metadata: Metadata) -> PartitionTest | None:
     """Which files have nothing but rows for the condition; None where rows of a file may differ."""
     return partition_test(predicate, metadata) if is_exact(predicate) else None
-
-
-def partitions_read(predicate: Predicate, metadata: Metadata) -> PartitionTest:
-    """Whether a file with these partition values could have rows for the condition."""
-    names = {name.lower() for name in metadata.partition_columns}
-    known = [
-        part
-        for part in conjuncts(predicate)
-        if is_exact(part)
-        and columns_of(part)
-        and all(len(c.path) == 1 and c.path[0].lower() in names for c in columns_of(part))
-    ]
-    test = partition_test(conjunction(known), metadata) if known else None
-    if test is not None:
-        return test
-    nothing = predicate == Constant(value=False)
-
-    def any_partition(_: Mapping[str, str | None]) -> bool:
-        return not nothing
-
-    return any_partition

@@ -26,7 +26,6 @@ from deltalakedb.spark.changes import (
 from deltalakedb.spark.conditions import (
     Condition,
     holds,
-    partitions_read,
     plan_for,
     resolved,
     whole_files,
@@ -34,7 +33,7 @@ from deltalakedb.spark.conditions import (
 from deltalakedb.spark.positions import CHOSEN, flagged, only
 from deltalakedb.spark.scan import FILE, ROW
 from deltalakedb.transaction.attempt import ReadSet
-from deltalakedb.writing import all_live_rows, live_rows, rows_of_files
+from deltalakedb.writing import all_live_rows, live_rows, partitions_read, rows_of_files
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -30,13 +30,13 @@ from deltalakedb.spark.changes import (
     has_counts,
     written_rows,
 )
-from deltalakedb.spark.conditions import as_column, holds, partitions_read
+from deltalakedb.spark.conditions import as_column, holds
 from deltalakedb.spark.merge_clauses import Clause, Kind, check_clauses
 from deltalakedb.spark.merge_meaning import Meaning
 from deltalakedb.spark.merge_plan import read_condition, small, source_bounds
 from deltalakedb.spark.scan import FILE, ROW, planned, quoted
 from deltalakedb.transaction.attempt import ReadSet
-from deltalakedb.writing import live_rows
+from deltalakedb.writing import live_rows, partitions_read
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -15,13 +15,13 @@ from deltalakedb.errors import ConfigurationError, InvalidConditionError
 from deltalakedb.overwriting import Going, Take, as_planned
 from deltalakedb.snapshot.predicate import Opaque, Predicate, conjunction
 from deltalakedb.spark.changes import RowEdit, columns_named, written_rows
-from deltalakedb.spark.conditions import partitions_read
 from deltalakedb.spark.dml import take_out_matching
 from deltalakedb.spark.merge_meaning import alias_of
 from deltalakedb.spark.merge_plan import Key, MergeCondition, read_condition, small, source_bounds
 from deltalakedb.spark.replace_where import staged_rows, taken_out
 from deltalakedb.spark.scan import planned, quoted, spark_says
 from deltalakedb.transaction.attempt import NOTHING, ReadSet
+from deltalakedb.writing import partitions_read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -193,6 +193,10 @@ class Store:
         wanted = session.array(list(table_ids))
         return {row[0]: int(row[1]) for row in session.run("heads", table_ids=wanted)}
 
+    def all_heads(self, session: Session) -> dict[str, int]:
+        """The newest versions of all tables, by table id, at one instant."""
+        return dict(session.run("all_heads"))
+
     # --- versions -------------------------------------------------------------------------
 
     def head(self, session: Session, table_id: str) -> int | None:
@@ -320,6 +324,11 @@ class Store:
     def lock_head(self, session: Session, table_id: str) -> int | None:
         """The newest version, which nobody else can move until this transaction ends."""
         row = session.one("lock_head", table_id=table_id)
+        return None if row is None else int(row[0])
+
+    def share_head(self, session: Session, table_id: str) -> int | None:
+        """The newest version, which nobody moves until this transaction ends; readers share it."""
+        row = session.one("share_head", table_id=table_id)
         return None if row is None else int(row[0])
 
     def newest_app_txn(

@@ -183,6 +183,8 @@ class Winner:
 
     version: int
     actions: Sequence[Action]
+    table: str = ""
+    """The name of its table, for people."""
     _summary: Summary = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -52,6 +52,15 @@ class Change:
     commit_uuid: str = field(default_factory=new_uuid)
 
 
+@dataclass(frozen=True, slots=True)
+class TableRead:
+    """What a transaction has read of one table, from the version in `base`."""
+
+    table: TableRecord
+    base: TableState
+    read: ReadSet
+
+
 class Committed(int):
     """The version a commit became, with more to say.
 

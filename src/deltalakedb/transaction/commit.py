@@ -8,6 +8,9 @@ Guarantees:
 - Whoever loses the compare-and-set holds the head from then on, reads what the winners did, and
   applies Delta's conflict rules. A change that is independent of theirs goes on top of them in the
   same transaction; any other raises its conflict, and nothing is written.
+- The head of a table that was only read is held in the same order, and what was committed to it
+  since is checked by the same rules, at the level of that table. So transactions over tables that
+  are Serializable are as if they had happened one after the other, in the order of their commits.
 - A commit is never doubled: every try carries the same UUID, and a try that finds it in the ledger
   takes it as its own acknowledgement.
 - Commit times strictly increase per table, whatever the clocks say (`commit_times.py`).
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -45,10 +48,9 @@ from deltalakedb.store.exports import gone
 from deltalakedb.store.mirror import drift_way_out, mirror_table
 from deltalakedb.telemetry import Metrics, event, span
 from deltalakedb.transaction.attempt import Attempt, IsolationLevel, isolation_of
-from deltalakedb.transaction.change import Change, Committed, new_uuid
+from deltalakedb.transaction.change import Change, Committed, TableRead, new_uuid
 from deltalakedb.transaction.change_table import table_exists
 from deltalakedb.transaction.commit_times import CommitTimes
-from deltalakedb.transaction.conflicts import check_conflict
 from deltalakedb.transaction.facts import facts_of
 from deltalakedb.transaction.finish import commit_info, commit_info_text, finish_actions
 from deltalakedb.transaction.retry import RetryPolicy
@@ -56,7 +58,7 @@ from deltalakedb.transaction.rules import check_live_files, validate_commit
 from deltalakedb.transaction.rules_files import check_places, check_spellings, other_spellings
 from deltalakedb.transaction.state import TableState
 from deltalakedb.transaction.summary import Summary
-from deltalakedb.transaction.winners import load_winners
+from deltalakedb.transaction.winners import state_after_winners
 
 if TYPE_CHECKING:
     from deltalakedb.store import Store, TableRecord
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
 _WINNERS_UNDER_LOCK = 64
 # Failures that another try may not meet.
 _RETRIED = (TransactionAbortedError, CatalogConnectionLostError, CatalogUnreachableError)
+_Heads = Mapping[str, int | None]
 
 
 class _TooFarBehindError(Exception):
@@ -92,6 +95,8 @@ class _Work:
     summary: Summary
     attempt: Attempt
     body: bytes
+    is_blind_append: bool = False
+    """Whether it adds files, and the transaction has read nothing, in whichever table."""
     done: Committed | None = None
     written: VersionRecord | None = None
     after: TableState | None = None
@@ -99,6 +104,23 @@ class _Work:
     @property
     def table_id(self) -> str:
         return self.change.table.table_id
+
+
+@dataclass(slots=True)
+class _Read:
+    """What was read of a table, and the state up to which no commit of others is in its way."""
+
+    table: TableRecord
+    state: TableState
+    attempt: Attempt
+
+    @property
+    def table_id(self) -> str:
+        return self.table.table_id
+
+    def lag(self, heads: _Heads) -> int:
+        """How many commits of others are to be checked."""
+        return (heads.get(self.table_id) or 0) - self.state.version
 
 
 class Committer:
@@ -127,12 +149,20 @@ class Committer:
         # Called between any two steps of a commit: where tests kill the process.
         self._step = step
 
-    def commit(self, changes: Sequence[Change]) -> list[Outcome]:
-        """Commit all changes or none."""
+    def commit(self, changes: Sequence[Change], reads: Sequence[TableRead] = ()) -> list[Outcome]:
+        """Commit all changes or none; none where what was read has changed meanwhile.
+
+        A change has reads of its own; `reads` are those of the transaction beside them.
+        """
         started = time.monotonic()
         works = [self._prepare(change) for change in changes]
+        checked = [_checked(read) for read in reads]
+        read_sets = [*(change.read for change in changes), *(read.read for read in reads)]
+        blind = not any(read_set.reads_files for read_set in read_sets)
+        for work in works:
+            work.is_blind_append = blind and work.attempt.is_blind_append
         transaction_id = new_uuid() if len(works) > 1 else None
-        attempts = self._until_done(works, transaction_id)
+        attempts = self._until_done(works, checked, transaction_id)
         self._tell(works, attempts, started)
         return [self._result(work, attempts) for work in works]
 
@@ -154,7 +184,9 @@ class Committer:
 
     # --- trying ---------------------------------------------------------------------------
 
-    def _until_done(self, works: list[_Work], transaction_id: str | None) -> int:
+    def _until_done(
+        self, works: list[_Work], reads: list[_Read], transaction_id: str | None
+    ) -> int:
         """Try until the transaction is committed; how often it was tried."""
         deadline = time.monotonic() + self._policy.max_seconds
         in_order = sorted(works, key=lambda work: work.table_id)
@@ -164,7 +196,7 @@ class Committer:
             attempt += 1
             failure: CatalogError | None = None
             try:
-                if self._try_once(in_order, transaction_id):
+                if self._try_once(in_order, reads, transaction_id, in_doubt=unknown is not None):
                     return attempt
             except CatalogError as error:
                 failure = error
@@ -207,19 +239,32 @@ class Committer:
             fix="Try again, or raise the limits of the retry policy",
         )
 
-    def _try_once(self, works: list[_Work], transaction_id: str | None) -> bool:
-        """Whether it is committed; if not, it was too far behind, and has caught up."""
+    def _try_once(
+        self,
+        works: list[_Work],
+        reads: list[_Read],
+        transaction_id: str | None,
+        *,
+        in_doubt: bool,
+    ) -> bool:
+        """Whether it is committed; if not, it was too far behind, and has caught up.
+
+        It is `in_doubt` where an earlier try may have been committed. Then nothing that was read
+        is found changed before the heads are held, and so that try is known to have failed: what
+        was committed after it may well change what it has read.
+        """
         for work in works:
             work.done = work.written = work.after = None
         with span("deltalakedb.commit", tables=len(works)):
             try:
                 with self._store.write() as session:
                     self._look_up_recorded(session, works)
-                    for work in works:
-                        if self._step is not None:
-                            self._step("take")
-                        self._take(session, work)
+                    heads = self._take_all(session, works, reads)
                     self._look_up_recorded(session, works)
+                    lag = max((read.lag(heads) for read in reads), default=0)
+                    if lag > _WINNERS_UNDER_LOCK and not in_doubt:
+                        raise _TooFarBehindError
+                    self._check_reads(session, reads, heads)
                     for work in works:
                         if self._step is not None:
                             self._step("write")
@@ -229,7 +274,7 @@ class Committer:
             except _SettledError:
                 return True
             except _TooFarBehindError:
-                return self._catch_up(works)
+                return self._catch_up(works, [] if in_doubt else reads)
             except CatalogConstraintError as error:
                 raise self._name_taken(works, error) from error
         if self._step is not None:
@@ -289,6 +334,21 @@ class Committer:
             )
 
     # --- taking the heads -----------------------------------------------------------------
+
+    def _take_all(self, session: Session, works: list[_Work], reads: list[_Read]) -> _Heads:
+        """Move the heads of the tables that change, and hold those that were only read."""
+        changed = {work.table_id: work for work in works}
+        heads: dict[str, int | None] = {}
+        for table_id in sorted({*changed, *(read.table_id for read in reads)}):
+            if self._step is not None:
+                self._step("take")
+            work = changed.get(table_id)
+            if work is None:
+                heads[table_id] = self._store.share_head(session, table_id)
+            else:
+                self._take(session, work)
+                heads[table_id] = work.state.version if work.state is not None else None
+        return heads
 
     def _take(self, session: Session, work: _Work) -> None:
         """Move the head of a table to the next version, on top of whatever came in between."""
@@ -449,37 +509,37 @@ class Committer:
                 return
         if work.change.expected_version is not None and records:
             self._expect(work, records[-1].version)
-        if records and records[0].version != state.version + 1:
-            self._metrics.count("commit_conflicts_total")
-            raise HistoryExpiredError(
-                f"The commit to {work.change.table.name!r} started from version {state.version}, "
-                "which is too long ago",
-                why=f"versions {state.version + 1} to {records[0].version - 1} have expired, so "
-                "it cannot be checked against them",
-                fix="Read the table again and repeat the work",
-                winner_version=records[0].version,
-            )
-        winners = load_winners(self._store, session, attempt, records)
         before = (state.metadata, state.protocol)
-        for record, winner in zip(records, winners, strict=True):
-            try:
-                check_conflict(
-                    attempt, winner, base_protocol=state.protocol, base_metadata=state.metadata
-                )
-            except CommitConflictError:
-                self._metrics.count("commit_conflicts_total")
-                raise
-            state = state.after(
-                record.version,
-                record.committed_at,
-                record.counts,
-                metadata=winner.metadata,
-                protocol=winner.protocol,
-            )
+        state = self._past(session, work.change.table, state, attempt, records)
         if (state.metadata, state.protocol) != before:
             self._validate_again(work, state)
         self._metrics.count("commit_rebases_total")
         work.state = state
+
+    def _check_reads(self, session: Session, reads: list[_Read], heads: _Heads) -> None:
+        """Check the commits since tables were read against what was read of them."""
+        for read in reads:
+            if heads.get(read.table_id) is None:
+                raise gone(session, read.table)
+            if read.lag(heads) > 0:
+                records = self._store.versions_after(session, read.table_id, read.state.version)
+                read.state = self._past(session, read.table, read.state, read.attempt, records)
+
+    def _past(
+        self,
+        session: Session,
+        table: TableRecord,
+        state: TableState,
+        attempt: Attempt,
+        records: Sequence[VersionRecord],
+    ) -> TableState:
+        try:
+            return state_after_winners(
+                self._store, session, state, attempt, records, table=table.name
+            )
+        except CommitConflictError:
+            self._metrics.count("commit_conflicts_total")
+            raise
 
     def _validate_again(self, work: _Work, state: TableState) -> None:
         validate_commit(
@@ -491,7 +551,7 @@ class Committer:
             enforced=work.change.enforced,
         )
 
-    def _catch_up(self, works: list[_Work]) -> bool:
+    def _catch_up(self, works: list[_Work], reads: list[_Read]) -> bool:
         """Look at the winners without holding a head; whether all was committed before."""
         with self._store.read() as session:
             try:
@@ -501,7 +561,11 @@ class Committer:
             for work in works:
                 if work.state is not None and work.done is None:
                     self._rebase(session, work)
-        return all(work.done is not None for work in works)
+            if all(work.done is not None for work in works):
+                return True
+            heads = self._store.heads(session, {read.table_id for read in reads})
+            self._check_reads(session, reads, heads)
+        return False
 
     # --- writing --------------------------------------------------------------------------
 
@@ -528,7 +592,8 @@ class Committer:
         facts = facts_of(after.metadata, after.protocol)
         info = commit_info(
             change,
-            work.attempt,
+            isolation=work.attempt.effective_isolation,
+            is_blind_append=work.is_blind_append,
             in_commit_timestamps=facts.in_commit_timestamps,
             committed_at=committed_at,
             committer=self._committer,
@@ -627,6 +692,11 @@ class Committer:
         self._newest.update((work.table_id, work.written.version) for work in works if work.written)
         for name, record in written:
             event("commit", partial(_told, name, record, attempts, elapsed))
+
+
+def _checked(read: TableRead) -> _Read:
+    level = isolation_of(read.base.metadata)
+    return _Read(read.table, read.base, Attempt(read.read, (), level))
 
 
 def _told(name: str, record: VersionRecord, attempts: int, elapsed: float) -> dict[str, object]:

@@ -223,8 +223,9 @@ def _check_removed_twice(attempt: Attempt, winner: Winner) -> None:
 def _conflict(
     kind: type[CommitConflictError], winner: Winner, what: str, why: str
 ) -> CommitConflictError:
+    table = f" of table {winner.table!r}" if winner.table else ""
     return kind(
-        f"Conflict with version {winner.version} ({winner.operation}): {what}",
+        f"Conflict with version {winner.version}{table} ({winner.operation}): {what}",
         why=why,
         fix=f"Read the table again at version {winner.version} or later and retry",
         winner_version=winner.version,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from deltalakedb.actions import Action, CommitInfo, Metadata
 from deltalakedb.actions.jsonvalue import dumps, dumps_ordered
 from deltalakedb.actions.properties import TableProperties
-from deltalakedb.transaction.attempt import Attempt
+from deltalakedb.transaction.attempt import IsolationLevel
 from deltalakedb.transaction.change import as_strings
 from deltalakedb.transaction.facts import facts_of
 from deltalakedb.transaction.metadata_diff import ROW_TRACKING_DOMAIN
@@ -87,8 +87,9 @@ def _with_enablement(
 
 def commit_info(
     change: Change,
-    attempt: Attempt,
     *,
+    isolation: IsolationLevel,
+    is_blind_append: bool,
     in_commit_timestamps: bool,
     committed_at: int,
     committer: str | None,
@@ -100,8 +101,8 @@ def commit_info(
     known: dict[str, Any] = {"engineInfo": engine_info}
     if in_commit_timestamps:
         known["inCommitTimestamp"] = committed_at
-    known["isBlindAppend"] = attempt.is_blind_append
-    known["isolationLevel"] = attempt.effective_isolation.value
+    known["isBlindAppend"] = is_blind_append
+    known["isolationLevel"] = isolation.value
     known["operation"] = change.operation
     if change.metrics:
         known["operationMetrics"] = as_strings(change.metrics)

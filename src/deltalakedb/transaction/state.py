@@ -10,6 +10,7 @@ from deltalakedb.store import Counts
 
 if TYPE_CHECKING:
     from deltalakedb.snapshot import Snapshot
+    from deltalakedb.snapshot.resolve import OpenedTable
     from deltalakedb.store import Store
     from deltalakedb.store.dialect import Session
 
@@ -53,6 +54,18 @@ def state_of(snapshot: Snapshot) -> TableState:
         snapshot.metadata,
         snapshot.protocol,
         snapshot.counts,
+    )
+
+
+def state_at(table_id: str, opened: OpenedTable) -> TableState:
+    """The same of a table that was opened at a version."""
+    return TableState(
+        table_id,
+        opened.version,
+        opened.committed_at,
+        opened.metadata,
+        opened.protocol,
+        opened.counts,
     )
 
 

@@ -12,19 +12,27 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from deltalakedb.actions import Action, AddFile, RemoveFile
+from deltalakedb.errors import HistoryExpiredError
 from deltalakedb.transaction.attempt import Attempt, Winner
+from deltalakedb.transaction.conflicts import check_conflict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from deltalakedb.store import Store, VersionRecord
     from deltalakedb.store.dialect import Row, Session
+    from deltalakedb.transaction.state import TableState
 
 
 def load_winners(
-    store: Store, session: Session, attempt: Attempt, records: Sequence[VersionRecord]
+    store: Store,
+    session: Session,
+    attempt: Attempt,
+    records: Sequence[VersionRecord],
+    *,
+    table: str,
 ) -> list[Winner]:
-    """The winners of `records` (consecutive versions, oldest first)."""
+    """The winners of `records`: consecutive versions of the table of that name, oldest first."""
     if not records:
         return []
     table_id, after = records[0].table_id, records[0].version - 1
@@ -50,9 +58,42 @@ def load_winners(
         Winner(
             record.version,
             [*([record.commit_info] if record.commit_info else []), *actions[record.version]],
+            table,
         )
         for record in records
     ]
+
+
+def state_after_winners(
+    store: Store,
+    session: Session,
+    state: TableState,
+    attempt: Attempt,
+    records: Sequence[VersionRecord],
+    *,
+    table: str,
+) -> TableState:
+    """The state that commits of others have left; raises the conflict with one of them."""
+    if records and records[0].version != state.version + 1:
+        raise HistoryExpiredError(
+            f"The transaction started from version {state.version} of table {table!r}, which is "
+            "too long ago",
+            why=f"versions {state.version + 1} to {records[0].version - 1} have expired, so "
+            "it cannot be checked against them",
+            fix="Read the table again and repeat the work",
+            winner_version=records[0].version,
+        )
+    winners = load_winners(store, session, attempt, records, table=table)
+    for record, winner in zip(records, winners, strict=True):
+        check_conflict(attempt, winner, base_protocol=state.protocol, base_metadata=state.metadata)
+        state = state.after(
+            record.version,
+            record.committed_at,
+            record.counts,
+            metadata=winner.metadata,
+            protocol=winner.protocol,
+        )
+    return state
 
 
 def _removes(session: Session, attempt: Attempt, table_id: str, after: int) -> list[Row]:

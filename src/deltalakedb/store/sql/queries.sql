@@ -132,6 +132,15 @@ LIMIT :limit;
 -- The newest version, held until the transaction ends. Here the writer's lock holds it already.
 SELECT current_version FROM dl_table_heads WHERE table_id = :table_id;
 
+-- name: share_head
+-- The newest version, which nobody moves until the transaction ends; others may hold it so too. Here
+-- the writer's lock holds it already.
+SELECT current_version FROM dl_table_heads WHERE table_id = :table_id;
+
+-- name: all_heads
+-- The heads of all tables, in one statement and so at one instant.
+SELECT table_id, current_version FROM dl_table_heads;
+
 -- name: versions_after
 -- The ledger rows of the commits that came after :version.
 SELECT table_id, version, committed_at, committer, operation, operation_params,

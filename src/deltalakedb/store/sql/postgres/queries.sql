@@ -56,6 +56,10 @@ LIMIT :limit;
 -- The newest version, held until the transaction ends.
 SELECT current_version FROM dl_table_heads WHERE table_id = :table_id FOR UPDATE;
 
+-- name: share_head
+-- The newest version, which nobody moves until the transaction ends; others may hold it so too.
+SELECT current_version FROM dl_table_heads WHERE table_id = :table_id FOR SHARE;
+
 -- name: removed_among
 -- Which of the given paths were removed after :version. Lateral for the same reason as live_among.
 SELECT r.version, r.path, r.data_change
