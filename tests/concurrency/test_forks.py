@@ -36,6 +36,8 @@ def fork(kind: str, url: str, location: str, options: dict[str, str] | None = No
     return answer["found"]
 
 
+# Longer than a child is waited for: one that hangs is reported, and not the whole test.
+@pytest.mark.timeout(3600 if SOAK else 300)
 @pytest.mark.parametrize("kind", ["fresh", "reading", "checkpoints", "thread"])
 def test_forked_children_work_or_are_refused_at_once(
     engine: Engine, kind: str, catalog_url: str, tmp_path: Path

@@ -6,7 +6,7 @@ statement and at every write of the object store, and after all of it.
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from deltalakedb.store.url import parse_url
 from points import Points
 
 TASK, COMMIT = "task", "commit"
+DEATH = frozenset({"labels", "diein", "at", "session"})
+"""Options of this source alone."""
 
 
 class DyingSource(DeltaLakeDbSource):
@@ -26,17 +28,23 @@ class DyingSource(DeltaLakeDbSource):
     `session` takes all processes along.
     """
 
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._death = {name.lower(): options[name] for name in options if name.lower() in DEATH}
+        super().__init__({n: value for n, value in options.items() if n.lower() not in DEATH})
+
     @classmethod
     def name(cls) -> str:
         return "dying"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        given = self._given
-        target = Target.planned(given, schema, overwrite=overwrite)
-        return _DyingWriter(target)
+        writer = _DyingWriter(Target.planned(self._given, schema, overwrite=overwrite))
+        writer.death = self._death
+        return writer
 
 
 class _DyingWriter(StreamWriter):
+    death: Mapping[str, str]
+
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         staged = super().write(iterator)
         points = self._points(TASK)
@@ -54,11 +62,11 @@ class _DyingWriter(StreamWriter):
         points.disarm()
 
     def _points(self, place: str) -> Points:
-        given = self._target.given
-        text = given.text("at") or "" if given.text("diein") == place else ""
+        death = self.death
+        text = death.get("at", "") if death.get("diein") == place else ""
         at = int(text) if text.isdigit() else text
-        kind = _WithSession if given.flag("session") else Points
-        points = kind(at, Path(given.text("labels") or "/dev/null"))
+        kind = _WithSession if death.get("session") == "true" else Points
+        points = kind(at, Path(death.get("labels", "/dev/null")))
         points.arm()
         return points
 

@@ -41,7 +41,7 @@ def test_damage_is_told_with_its_file_and_line(
 
 def test_what_is_no_session_is_refused(lake: Lake, tmp_path: Path) -> None:
     write_history(tmp_path, 2)
-    with pytest.raises(ConfigurationError, match="no Spark session"):
+    with pytest.raises(ConfigurationError, match="to be a Spark session"):
         lake.import_table(str(tmp_path), name="t", spark="local[2]")
 
 

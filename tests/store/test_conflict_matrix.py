@@ -232,7 +232,8 @@ def test_the_first_winner_in_the_way_is_named(shared_lake: Lake) -> None:
     first.commit([add("a.parquet", values={"day": "2"})])
     first.commit([remove(TWO)])
     first.commit([remove(ONE)], operation="DELETE")
-    with pytest.raises(ConcurrentDeleteDeleteError, match=r"version 4 \(DELETE\)") as refusal:
+    message = rf"version 4 of table '{first.name}' \(DELETE\)"
+    with pytest.raises(ConcurrentDeleteDeleteError, match=message) as refusal:
         second.commit([remove(ONE)])
     assert refusal.value.winner_version == 4
 

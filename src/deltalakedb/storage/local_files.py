@@ -155,16 +155,19 @@ def list_files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
             entries = os.scandir(folder / name)
         except (FileNotFoundError, NotADirectoryError):
             continue
+        folders = []
         with entries:
-            for entry in entries:
+            # By name: a file system lists in an order of its own.
+            for entry in sorted(entries, key=lambda one: one.name):
                 key = f"{name}/{entry.name}" if name else entry.name
                 if entry.is_dir():
-                    waiting.append((key, above | {inode}))
+                    folders.append((key, above | {inode}))
                     continue
                 with suppress(FileNotFoundError):
                     if entry.is_file():
                         _refuse_bytes(entry.path)
                         yield key, entry.stat()
+        waiting.extend(reversed(folders))
 
 
 def _refuse_bytes(path: str) -> None:
