@@ -22,9 +22,9 @@ import deltalakedb
 from benchmarks.harness import Ratio, Report, compare, median_ratio, timed
 from benchmarks.lakes import catalog_url
 from deltalakedb.lake import Lake
+from deltalakedb.service.parameters import make_cursor
 from deltalakedb.store.dialect import Session
 from deltalakedb.store.relations import HEADS, LIVE, TABLES
-from deltalakedb.web.parameters import make_cursor
 
 from postgres_server import PostgresServer
 from web_client import Client, serving
@@ -195,7 +195,7 @@ def requests(size: Size) -> dict[str, str]:
 
 
 def _iso(ms: int) -> str:
-    from deltalakedb.readable import moment
+    from deltalakedb.formatting import moment
 
     return moment(ms) or ""
 

@@ -23,7 +23,7 @@ from benchmarks.harness import Contestant, Report, compare, timed
 from benchmarks.spark_data import DELTA, OURS, PARQUET, check_same, generated, judge
 from benchmarks.spark_session import has_delta, session
 from deltalakedb.spark import DeltaTable
-from deltalakedb.spark.native_format import SWITCH
+from deltalakedb.spark.source.session_format import SWITCH
 
 GOAL = 1.10
 FORMATTED = "ours, spark.read"

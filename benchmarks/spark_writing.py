@@ -25,7 +25,7 @@ from benchmarks.spark_data import DELTA, OURS, PARQUET, check_same, fingerprint,
 from benchmarks.spark_session import has_delta, session
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
-from deltalakedb.spark.native_format import SWITCH
+from deltalakedb.spark.source.session_format import SWITCH
 
 GOAL = 1.15
 FORMATTED = "ours, df.write"

@@ -13,7 +13,7 @@ from typing import Any
 import deltalakedb
 from deltalakedb.clock import ManualClock
 from deltalakedb.lake import Lake
-from deltalakedb.web import OperationsPage
+from deltalakedb.service import OperationsPage
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))

@@ -26,7 +26,7 @@ from deltalakedb.actions.schema import ColumnPath, DataType, StructType, physica
 from deltalakedb.actions.statistics import Statistics, encode_stats
 from deltalakedb.deltalog.checkpoint_schema import has_bounds
 from deltalakedb.lake import Lake
-from deltalakedb.snapshot.deletion_vectors import MAGIC
+from deltalakedb.reading.deletion_vectors import MAGIC
 from deltalakedb.storage import Storage, local_path, open_storage
 from deltalakedb.store import TableRecord
 from deltalakedb.table import Table

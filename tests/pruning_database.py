@@ -6,8 +6,8 @@ from importlib.resources import files
 from typing import Any
 
 from deltalakedb.actions.jsonvalue import dumps
-from deltalakedb.snapshot.predicate import Predicate
-from deltalakedb.snapshot.pruning import may_match
+from deltalakedb.conditions.predicate import Predicate
+from deltalakedb.conditions.pruning import may_match
 from deltalakedb.store.queries import rewrite
 from deltalakedb.store.url import Engine
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from deltalakedb.lake import Lake
-from deltalakedb.web import OperationsPage
+from deltalakedb.service import OperationsPage
 
 
 class Reply(NamedTuple):

@@ -33,8 +33,9 @@ from deltalakedb.errors import (
     TableExportedError,
 )
 from deltalakedb.forking import ProcessLock
-from deltalakedb.many_tables import Transaction
-from deltalakedb.mirror.service import Mirror
+from deltalakedb.mirror.mirror import Mirror
+from deltalakedb.operations import alter
+from deltalakedb.operations.append import check_write, write_creation
 from deltalakedb.snapshot import Snapshot, open_snapshot
 from deltalakedb.snapshot.page_builder import after_commit, during_import
 from deltalakedb.staging.sources import source_of
@@ -47,30 +48,29 @@ from deltalakedb.storage import (
 )
 from deltalakedb.store import Store
 from deltalakedb.store.exports import gone, newest_export
-from deltalakedb.store.finding import as_location, find_table
+from deltalakedb.store.finding import as_location, find_table, table_exists
 from deltalakedb.store.mirror import backlog_size
 from deltalakedb.table import Table
-from deltalakedb.transaction import change_table
-from deltalakedb.transaction.commit import Committer
+from deltalakedb.transaction.committer import Committer
+from deltalakedb.transaction.identity import release, user_name
 from deltalakedb.transaction.retry import RetryPolicy
-from deltalakedb.transaction.who import release, user_name
-from deltalakedb.writing import check_write, write_creation
+from deltalakedb.transaction.transaction import Transaction
 
 if TYPE_CHECKING:
     from datetime import datetime
     from types import TracebackType
 
     from deltalakedb.clock import Clock
+    from deltalakedb.importing.adopt import Adopted
     from deltalakedb.mirror.endpoint import MetricsEndpoint
-    from deltalakedb.mirror.expire import Expired, OlderThan
     from deltalakedb.mirror.export import Exported
     from deltalakedb.mirror.findings import Verification
     from deltalakedb.mirror.repair import Repair
-    from deltalakedb.mirror.restore import Restored
     from deltalakedb.progress import Progress
+    from deltalakedb.retention.expire import Expired, OlderThan
+    from deltalakedb.retention.restore import Restored
     from deltalakedb.store import TableRecord
     from deltalakedb.store.dialect import Session
-    from deltalakedb.transaction.adopt import Adopted
     from deltalakedb.transaction.change import AppTxn, Change
 
 _opened: Final[weakref.WeakSet[Lake]] = weakref.WeakSet()
@@ -248,20 +248,20 @@ class Lake:
 
     def _creation(self, name: str, location: str, schema: Any, **how: Any) -> Change:
         place = table_location(location)
-        change = change_table.create(name, place, schema, **how, now=self.store.clock.now_ms())
+        change = alter.create(name, place, schema, **how, now=self.store.clock.now_ms())
         self._refuse_delta_log(name, place)
         return change
 
     def _refuse_delta_log(self, name: str, place: str) -> None:
         """Refuse a folder that holds a Delta table; one of ours is called by its name."""
         try:
-            change_table.refuse_delta_log(place)
+            alter.refuse_delta_log(place)
         except TableExistsError:
             with self.store.read() as session:
                 known = self.store.table_by_name(session, name)
                 known = known or self.store.table_by_location(session, place)
             if known is not None:
-                raise change_table.table_exists(name, place, known.name, known.location) from None
+                raise table_exists(name, place, known.name, known.location) from None
             raise
 
     def clone_table(
@@ -281,20 +281,20 @@ class Lake:
         a table that is at the location already is taken, if it is empty. A vacuum of the source
         keeps what clones in the same catalog need.
         """
-        from deltalakedb.cloning import clone_change, replacing_change, roots_of
-        from deltalakedb.transaction.take_over import default_name
+        from deltalakedb.importing.import_table import default_name
+        from deltalakedb.operations.clone import clone_change, replacing_change, roots_of
 
         require_flag("replace", replace)
         place = table_location(location)
         if name is not None:
-            change_table.check_name(name)
+            alter.check_name(name)
         snapshot = self.table(source).snapshot(version, timestamp=timestamp)
         if replace:
             with self.store.read() as session:
                 known = self.store.table_by_location(session, place)
             if known is not None:
                 if name not in (None, known.name):
-                    raise change_table.table_exists(name, place, known.name, known.location)
+                    raise table_exists(name, place, known.name, known.location)
                 there = Table(self.store, self._committer, self.mirror, known)
                 there.allow_roots(roots_of(snapshot))
                 there.commit_change(
@@ -325,15 +325,15 @@ class Lake:
         those columns with their types (whatever `create_table` takes as a schema); times in these
         names are in `zone`. A folder with a `_delta_log` is refused: `import_table` is for that.
         """
-        from deltalakedb.converting import convert_change
-        from deltalakedb.transaction.take_over import default_name
+        from deltalakedb.importing.import_table import default_name
+        from deltalakedb.operations.convert import convert_change
 
         require_kind("zone", zone, tzinfo, "a time zone")
         require_function("progress", progress)
         optional_text("description", description)
         place = table_location(location)
         if name is not None:
-            change_table.check_name(name)
+            alter.check_name(name)
         change = convert_change(
             self.open_storage(place),
             place,
@@ -378,19 +378,19 @@ class Lake:
         they lie below one of `allowed_roots`, which the catalog keeps with the table. One whose
         checkpoint contradicts its commits is refused unless it shall `trust_commits`.
         """
-        from deltalakedb.transaction.take_over import STAGE_FROM, default_name, take_over
+        from deltalakedb.importing.import_table import STAGE_FROM, default_name, take_over
 
         require_function("progress", progress)
         optional_session("spark", spark)
         optional_whole("stage_from", stage_from)
         require_flag("trust_commits", trust_commits)
         if name is not None:
-            change_table.check_name(name)
+            alter.check_name(name)
         place = table_location(location)
         parser = None
         if spark is not None:
             # A room above this one, which nobody needs who has no Spark.
-            room = import_module("deltalakedb.spark.import_log")
+            room = import_module("deltalakedb.spark.jobs.import_log")
             parser = room.spark_parser(spark, place, self.storage_options)
         record = take_over(
             self.store,
@@ -408,7 +408,7 @@ class Lake:
 
     def discard_import(self, location: str) -> bool:
         """Forget what there is of an import that did not come to its end; False if nothing is."""
-        from deltalakedb.transaction.import_stages import discard
+        from deltalakedb.importing.stages import discard
 
         return discard(self.store, normalise_location(location))
 
@@ -469,8 +469,8 @@ class Lake:
         What stands in the way is a MirrorError, and the table stays. An export that was broken off
         is completed by calling this again. `import_table` takes it back, with all its versions.
         """
-        from deltalakedb.leaving import export_table
         from deltalakedb.mirror.export import exported
+        from deltalakedb.operations.export import export_table
 
         require_flags(drop_features=drop_features, verify=verify)
         require_function("progress", progress)
@@ -519,7 +519,7 @@ class Lake:
         open_reader = LogReader
         if spark is not None:
             # By name: Spark is a room above this one.
-            opener = import_module("deltalakedb.spark.verify").log_reader
+            opener = import_module("deltalakedb.spark.jobs.verify").log_reader
             open_reader = opener(spark, record.location, self.storage_options)
         return verify_table(self.store, storage, record, progress=progress, open_reader=open_reader)
 
@@ -548,7 +548,7 @@ class Lake:
         waits to be published, and each keeps the rules. Otherwise nothing is changed, and
         AdoptionRefusedError says why and what to do. The files stay as they are.
         """
-        from deltalakedb.transaction.adopt import adopt
+        from deltalakedb.importing.adopt import adopt
 
         record = self._record(name)
         adopted, state = adopt(self.store, self.open_storage(record.location), record)
@@ -575,14 +575,14 @@ class Lake:
         With `dry_run` nothing is written: the result says what would go. With `spark`, a Spark
         session, its executors write the archive.
         """
-        from deltalakedb.mirror.expire import expire_table
+        from deltalakedb.retention.expire import expire_table
 
         require_flag("dry_run", dry_run)
         optional_session("spark", spark)
         place = None if archive is None else self.open_storage(archive)
         write_parts = None
         if spark is not None and place is not None:
-            room = import_module("deltalakedb.spark.archive")
+            room = import_module("deltalakedb.spark.jobs.archive")
             write_parts = room.spark_parts(spark, place.location, self.storage_options)
         return expire_table(
             self.store,
@@ -599,7 +599,7 @@ class Lake:
         All that follow on the oldest version of the table come back; with the folder of one run
         only that one. Archives are read, not changed.
         """
-        from deltalakedb.mirror.restore import restore_expired
+        from deltalakedb.retention.restore import restore_expired
 
         return restore_expired(self.store, self._record(name), self.open_storage(archive))
 
@@ -620,7 +620,7 @@ class Lake:
         """
         require_session("spark", spark)
         require_text("query", query)
-        return import_module("deltalakedb.spark.sql").sql(spark, self, query)
+        return import_module("deltalakedb.spark.api.sql").sql(spark, self, query)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:

@@ -22,8 +22,11 @@ from deltalakedb.errors import (
     InvalidArgumentError,
 )
 from deltalakedb.mirror.clock_check import check_ahead
-from deltalakedb.overwriting import write_overwrite
-from deltalakedb.replacing import replacement
+from deltalakedb.operations import alter
+from deltalakedb.operations.append import Written, check_write, write_append
+from deltalakedb.operations.drop_features import drop_feature
+from deltalakedb.operations.overwrite import write_overwrite
+from deltalakedb.operations.replace import replacement
 from deltalakedb.snapshot import Snapshot
 from deltalakedb.snapshot.cache import SnapshotCache
 from deltalakedb.snapshot.listing import NO_LIMIT
@@ -37,21 +40,18 @@ from deltalakedb.store.mirror import mirror_table
 from deltalakedb.store.reading import Known, find_history, stream_history
 from deltalakedb.store.relations import LIVE
 from deltalakedb.telemetry import span
-from deltalakedb.transaction import change_table
-from deltalakedb.transaction.drop_features import drop_feature
 from deltalakedb.transaction.open import AnyAction, OpenChange, plain_change
 from deltalakedb.transaction.state import TableState, state_at, state_of
-from deltalakedb.writing import Written, check_write, write_append
 
 if TYPE_CHECKING:
     from deltalakedb.actions import Action
-    from deltalakedb.mirror.service import Mirror
+    from deltalakedb.mirror.mirror import Mirror
     from deltalakedb.snapshot.cache import CachedSnapshot
     from deltalakedb.storage import Storage
     from deltalakedb.store import Store, TableRecord, VersionRecord
     from deltalakedb.transaction.attempt import ReadSet
     from deltalakedb.transaction.change import AppTxn, Change, Committed
-    from deltalakedb.transaction.commit import Committer
+    from deltalakedb.transaction.committer import Committer
 
 
 class Table:
@@ -422,11 +422,11 @@ class Table:
         base = self._base()
         constraints = {
             name: text
-            for name, text in change_table.as_text(properties).items()
+            for name, text in alter.as_text(properties).items()
             if name.startswith(CONSTRAINT_PREFIX) and base.metadata.configuration.get(name) != text
         }
         now = self.snapshot() if constraints else None
-        change = change_table.set_properties(
+        change = alter.set_properties(
             self._record,
             base if now is None else state_of(now),
             properties,
@@ -441,12 +441,12 @@ class Table:
         """Remove table properties."""
         require_flag("if_exists", if_exists)
         return self.commit_change(
-            change_table.unset_properties(self._record, self._base(), names, if_exists=if_exists)
+            alter.unset_properties(self._record, self._base(), names, if_exists=if_exists)
         )
 
     def add_columns(self, columns: Any) -> Committed:
         """Add nullable columns at the end: a pyarrow.Schema, Spark StructType or Delta JSON."""
-        return self.commit_change(change_table.add_columns(self._record, self._base(), columns))
+        return self.commit_change(alter.add_columns(self._record, self._base(), columns))
 
     def cluster_by(self, columns: Sequence[str]) -> Committed:
         """Cluster the table by other columns from now on, or by none: `[]`.
@@ -456,15 +456,13 @@ class Table:
         names = require_names("columns", columns)
         now = self.snapshot()
         return self.commit_change(
-            change_table.cluster_by(self._record, state_of(now), names, now.domain_metadata)
+            alter.cluster_by(self._record, state_of(now), names, now.domain_metadata)
         )
 
     def upgrade_protocol(self, *features: str) -> Committed:
         """Add table features to the protocol."""
         require_texts("features", features)
-        return self.commit_change(
-            change_table.upgrade_protocol(self._record, self._base(), features)
-        )
+        return self.commit_change(alter.upgrade_protocol(self._record, self._base(), features))
 
     def drop_feature(self, name: str) -> Committed:
         """Take a feature that nothing of the table uses out of its protocol.
@@ -507,7 +505,7 @@ class Table:
 
     def rename(self, name: str) -> Committed:
         """Give the table another name."""
-        committed = self.commit_change(change_table.rename(self._record, self._base(), name))
+        committed = self.commit_change(alter.rename(self._record, self._base(), name))
         with self._store.read() as session:
             record = self._store.table_by_name(session, name)
         if record is None:

@@ -1,5 +1,5 @@
 """Spark looks for data sources in modules of this name: `format("deltalakedb")` works unasked."""
 
-from deltalakedb.spark.datasource import DeltaLakeDbSource
+from deltalakedb.spark.source.datasource import DeltaLakeDbSource
 
 DefaultSource = DeltaLakeDbSource

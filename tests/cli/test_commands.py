@@ -23,7 +23,7 @@ from deltalakedb.cli.app import run
 from deltalakedb.cli.output import printable, size
 from deltalakedb.cli.schemas import read_schema
 from deltalakedb.errors import ConfigurationError
-from deltalakedb.mirror.service import Mirror
+from deltalakedb.mirror.mirror import Mirror
 from deltalakedb.telemetry import warning
 
 from fix_lake import add

@@ -14,7 +14,7 @@ from concurrency.journal import Journal, Part
 from concurrency.workload import SCHEMA, acknowledge, add, remove, transfer_path
 from deltalakedb.lake import Lake
 from deltalakedb.transaction.change import Committed
-from deltalakedb.transaction.commit import Committer
+from deltalakedb.transaction.committer import Committer
 from points import Points
 
 Results = Mapping[str, Committed]

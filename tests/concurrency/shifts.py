@@ -16,9 +16,9 @@ from concurrency.workload import SCHEMA, acknowledge, add, remove
 from deltalakedb.actions import Action
 from deltalakedb.errors import DeltaLakeDbError
 from deltalakedb.lake import Lake
-from deltalakedb.many_tables import TransactionTable
 from deltalakedb.snapshot import Snapshot
 from deltalakedb.transaction.change import Committed
+from deltalakedb.transaction.transaction import TransactionTable
 
 SHIFTS = ("early", "late", "night")
 MOST = 4

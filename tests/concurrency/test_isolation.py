@@ -18,9 +18,9 @@ from concurrency.shifts import SHIFTS, broken_rules, open_shifts, pair_path
 from concurrency.workload import acknowledge, add
 from deltalakedb.errors import ConcurrentAppendError
 from deltalakedb.lake import Lake
-from deltalakedb.many_tables import Transaction
 from deltalakedb.store.url import Engine
-from deltalakedb.transaction.commit import Committer
+from deltalakedb.transaction.committer import Committer
+from deltalakedb.transaction.transaction import Transaction
 
 LEVELS = ("Serializable", "WriteSerializable")
 PEOPLE = 4

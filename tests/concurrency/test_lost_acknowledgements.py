@@ -21,7 +21,7 @@ from deltalakedb.errors import (
     TableExistsError,
 )
 from deltalakedb.lake import Lake
-from deltalakedb.transaction.commit import Committer
+from deltalakedb.transaction.committer import Committer
 from deltalakedb.transaction.retry import RetryPolicy
 
 from fix_store import Catalogs

@@ -26,10 +26,10 @@ from deltalakedb.errors import (
     DeltaLakeDbError,
 )
 from deltalakedb.lake import Lake
-from deltalakedb.many_tables import Transaction
 from deltalakedb.table import Table
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.change import Committed
+from deltalakedb.transaction.transaction import Transaction
 
 Results = Mapping[str, Committed]
 Stop = Callable[[], bool]

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 import deltalakedb
-from deltalakedb import maintenance, spark, web
+from deltalakedb import service as web
+from deltalakedb import spark
 from deltalakedb.lake import Lake
-from deltalakedb.many_tables import Transaction
-from deltalakedb.mirror.service import Mirror
+from deltalakedb.mirror.mirror import Mirror
 from deltalakedb.table import Table
+from deltalakedb.transaction.transaction import Transaction
 
 from doc_blocks import ROOT, all_blocks
 
@@ -63,7 +64,7 @@ def test_what_is_on_the_page_is_there_and_explained(name: str) -> None:
     assert not inspect.ismodule(found) or name in ("deltalakedb.actions", "deltalakedb.errors")
 
 
-@pytest.mark.parametrize("module", [deltalakedb, maintenance, spark, web], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [deltalakedb, spark, web], ids=lambda m: m.__name__)
 def test_public_names_are_on_the_page(module: Any) -> None:
     assert [name for name in module.__all__ if f"{module.__name__}.{name}" not in NAMES] == []
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import deltalakedb
 from deltalakedb.errors import DeltaLakeDbError
-from deltalakedb.maintenance import vacuum
 from deltalakedb.mirror.worker import Worker
+from deltalakedb.operations.vacuum import vacuum
 
 
 def attempt(what: Callable[[], Any]) -> Any:

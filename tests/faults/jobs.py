@@ -18,10 +18,10 @@ import deltalakedb.store.duckdb
 import deltalakedb.store.postgres
 import deltalakedb.store.sqlite  # noqa: F401
 from deltalakedb.clock import ManualClock
+from deltalakedb.importing import import_table, parsing
 from deltalakedb.lake import Lake
-from deltalakedb.mirror.service import Mirror
+from deltalakedb.mirror.mirror import Mirror
 from deltalakedb.mirror.worker import Worker
-from deltalakedb.transaction import parsing, take_over
 from faults.workload import IMPATIENT, Writer
 from faulty_files import FaultyFiles
 from nursery import Job
@@ -112,7 +112,7 @@ def _import(job: Job) -> None:
 def in_small_stages() -> None:
     """Two commits are a stage from now on."""
     parsing._PIECE_COMMITS = 1  # type: ignore[misc]
-    take_over._STAGE_PIECES = 2  # type: ignore[misc]
+    import_table._STAGE_PIECES = 2  # type: ignore[misc]
 
 
 _JOBS: Mapping[str, Callable[[Job], None]] = {"work": _work, "die": _die, "import": _import}

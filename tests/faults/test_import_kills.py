@@ -15,10 +15,10 @@ from deltalakedb.errors import (
     TableNotFoundError,
     UnsupportedFeatureError,
 )
+from deltalakedb.importing import import_table, parsing
+from deltalakedb.importing.stages import find
 from deltalakedb.lake import Lake
 from deltalakedb.store.url import Engine
-from deltalakedb.transaction import parsing, take_over
-from deltalakedb.transaction.import_stages import find
 from nursery import Nursery
 
 from fix_delta_log import write_commit
@@ -42,7 +42,7 @@ def log(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def small_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parsing, "_PIECE_COMMITS", 1)
-    monkeypatch.setattr(take_over, "_STAGE_PIECES", 2)
+    monkeypatch.setattr(import_table, "_STAGE_PIECES", 2)
 
 
 @contextmanager

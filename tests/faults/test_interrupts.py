@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import deltalakedb
-from deltalakedb.maintenance import vacuum
+from deltalakedb.operations.vacuum import vacuum
 from deltalakedb.store import Store
 from deltalakedb.store.arrow import FileQuery
 from deltalakedb.store.url import Engine

@@ -16,7 +16,7 @@ import deltalakedb
 import faulty_files
 import faulty_s3
 from deltalakedb.lake import Lake
-from deltalakedb.mirror.service import Mirror
+from deltalakedb.mirror.mirror import Mirror
 from deltalakedb.mirror.worker import Worker
 from deltalakedb.store.url import Engine
 from faults.proof import check_tables, check_uploads, wait_until_published

@@ -15,7 +15,7 @@ import pytest
 
 import deltalakedb
 from deltalakedb.lake import Lake
-from deltalakedb.mirror.service import Mirror
+from deltalakedb.mirror.mirror import Mirror
 from deltalakedb.store.url import Engine
 from faults.proof import check_tables, wait_until_published
 from faults.test_store_faults import CONVERGED, running

@@ -20,11 +20,11 @@ from deltalakedb.errors import (
     TableExistsError,
     UnsupportedFeatureError,
 )
+from deltalakedb.importing.import_table import take_over
 from deltalakedb.lake import Lake
 from deltalakedb.storage import open_storage
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
-from deltalakedb.transaction.take_over import take_over
 
 from fix_delta_log import (
     PROTOCOL,

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from deltalakedb.errors import DeltaLakeDbError, InvalidLogError
+from deltalakedb.importing import parsing
+from deltalakedb.importing.log_rows import CommitFile
 from deltalakedb.lake import Lake
 from deltalakedb.storage import open_storage
 from deltalakedb.table import Table
-from deltalakedb.transaction import parsing
-from deltalakedb.transaction.log_rows import CommitFile
 
 from fix_lake import row_counts
 from fix_large_log import COMMITS, content, write_history

@@ -9,9 +9,11 @@ import pytest
 from deltalakedb.clock import ManualClock
 from deltalakedb.errors import ConfigurationError, TableExistsError, VersionNotFoundError
 from deltalakedb.lake import Lake
-from deltalakedb.maintenance import compact, restore, vacuum
+from deltalakedb.operations.alter import ROW_COLUMNS
+from deltalakedb.operations.compact import compact
+from deltalakedb.operations.restore import restore
+from deltalakedb.operations.vacuum import vacuum
 from deltalakedb.table import Table
-from deltalakedb.transaction.change_table import ROW_COLUMNS
 
 
 def let_pass(clock: ManualClock) -> None:

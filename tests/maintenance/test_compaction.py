@@ -13,8 +13,7 @@ from deltalakedb.errors import (
     UnsupportedFeatureError,
 )
 from deltalakedb.lake import Lake
-from deltalakedb.maintenance import compact
-from deltalakedb.maintenance.compaction import Bin, run_here
+from deltalakedb.operations.compact import Bin, compact, run_here
 from deltalakedb.table import Table
 
 

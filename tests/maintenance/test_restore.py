@@ -9,12 +9,12 @@ import pytest
 
 from deltalakedb.errors import ConfigurationError, DataFileMissingError, VersionNotFoundError
 from deltalakedb.lake import Lake
-from deltalakedb.maintenance import restore
+from deltalakedb.operations.append import add_of, remove_of, rows_of_files
+from deltalakedb.operations.restore import restore
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.staging.sinks import Sinks
 from deltalakedb.staging.vectors import write_vectors
 from deltalakedb.table import Table
-from deltalakedb.writing import add_of, remove_of, rows_of_files
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from deltalakedb.errors import (
     MirrorError,
 )
 from deltalakedb.lake import Lake
-from deltalakedb.maintenance import restore, vacuum
+from deltalakedb.operations.restore import restore
+from deltalakedb.operations.vacuum import vacuum
 from deltalakedb.table import Table
 from listener import Listener
 
@@ -152,10 +153,10 @@ def test_deletion_vectors_stay_as_long_as_their_files(lake: Lake, tmp_path: Path
     from dataclasses import replace
 
     from deltalakedb.actions import AddFile
+    from deltalakedb.operations.append import remove_of, rows_of_files
     from deltalakedb.snapshot.listing import COLUMNS
     from deltalakedb.staging.sinks import Sinks
     from deltalakedb.staging.vectors import write_vectors
-    from deltalakedb.writing import remove_of, rows_of_files
 
     table = lake.create_table(
         "dv",

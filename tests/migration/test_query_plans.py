@@ -19,9 +19,9 @@ import pytest
 
 from deltalakedb.actions.order_keys import HIGHEST, LOWEST, Range, width_class
 from deltalakedb.clock import ManualClock
-from deltalakedb.snapshot import planned
+from deltalakedb.conditions import planned
+from deltalakedb.conditions.predicate import Constant
 from deltalakedb.snapshot.listing import files_added
-from deltalakedb.snapshot.predicate import Constant
 from deltalakedb.store import TableRecord
 from deltalakedb.store.dialect import Dialect, Row, Session
 from deltalakedb.store.migrate import Migrator

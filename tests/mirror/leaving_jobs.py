@@ -6,8 +6,8 @@ from pathlib import Path
 import pyarrow.parquet  # noqa: F401
 
 import deltalakedb
-import deltalakedb.leaving
 import deltalakedb.mirror.verify
+import deltalakedb.operations.export
 import deltalakedb.store.duckdb
 import deltalakedb.store.postgres
 import deltalakedb.store.sqlite

@@ -320,7 +320,7 @@ def test_a_commit_meanwhile_is_refused(
         table.commit([add("ours")])
         return found
 
-    monkeypatch.setattr("deltalakedb.transaction.adopt.sort_log", late)
+    monkeypatch.setattr("deltalakedb.importing.adopt.sort_log", late)
     with pytest.raises(AdoptionRefusedError, match="got a new version"):
         queued.adopt(table.name)
     assert table.refresh() == 2
@@ -336,7 +336,7 @@ def test_a_file_that_vanishes_meanwhile_is_refused(
         (log_of(table) / Path(commit_key(2)).name).unlink()
         return found
 
-    monkeypatch.setattr("deltalakedb.transaction.adopt.sort_log", late)
+    monkeypatch.setattr("deltalakedb.importing.adopt.sort_log", late)
     with pytest.raises(AdoptionRefusedError, match="changed while it was read"):
         queued.adopt(table.name)
 

@@ -12,7 +12,6 @@ import pytest
 from deltalake import DeltaTable
 
 import deltalakedb
-from deltalakedb import leaving
 from deltalakedb.deltalog.names import commit_key
 from deltalakedb.errors import (
     CommitConflictError,
@@ -23,6 +22,7 @@ from deltalakedb.errors import (
 from deltalakedb.lake import Lake
 from deltalakedb.mirror import export
 from deltalakedb.mirror.export import Exported
+from deltalakedb.operations import export as leaving
 from deltalakedb.store import Store, TableRecord
 from deltalakedb.store.mirror import newest_published
 from deltalakedb.store.url import Engine

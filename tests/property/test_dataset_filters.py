@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import deltalakedb
 from deltalakedb.lake import Lake
-from deltalakedb.snapshot.dataset import SnapshotRows
+from deltalakedb.reading.dataset import SnapshotRows
 
 from fix_lake import Json
 from fix_store import Catalogs

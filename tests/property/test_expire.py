@@ -15,7 +15,7 @@ from deltalakedb.actions import AddFile, RemoveFile, serialise_commit
 from deltalakedb.clock import ManualClock
 from deltalakedb.errors import VersionNotFoundError
 from deltalakedb.lake import Lake
-from deltalakedb.mirror.archive import (
+from deltalakedb.retention.archive import (
     Manifest,
     complete,
     parts_of,
@@ -23,7 +23,7 @@ from deltalakedb.mirror.archive import (
     relation_of,
     write_part,
 )
-from deltalakedb.mirror.expire import removed_rows
+from deltalakedb.retention.expire import removed_rows
 from deltalakedb.snapshot.page_builder import make_pages
 from deltalakedb.storage import open_storage
 from deltalakedb.store import Store

@@ -25,8 +25,9 @@ from deltalakedb.actions.partition import encode_partition_value
 from deltalakedb.actions.planning import PLANNING_COLUMNS, has_order
 from deltalakedb.actions.schema import schema_to_json
 from deltalakedb.actions.statistics import Statistics, encode_stats
+from deltalakedb.conditions import planned
 from deltalakedb.lake import Lake
-from deltalakedb.snapshot import Snapshot, planned
+from deltalakedb.snapshot import Snapshot
 from deltalakedb.table import Table
 from property.test_where import KINDS, Condition, Kind, tree
 

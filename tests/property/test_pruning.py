@@ -35,8 +35,8 @@ from deltalakedb.actions.floats import to_float32
 from deltalakedb.actions.order_keys import bounds_keys, width_class
 from deltalakedb.actions.partition import encode_partition_value
 from deltalakedb.actions.statistics import Statistics, encode_stats
-from deltalakedb.snapshot.key_ranges import key_ranges, probe_rows
-from deltalakedb.snapshot.predicate import (
+from deltalakedb.conditions.key_ranges import key_ranges, probe_rows
+from deltalakedb.conditions.predicate import (
     And,
     Column,
     Comparison,

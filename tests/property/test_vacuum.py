@@ -30,7 +30,7 @@ from conftest import examples
 from deltalakedb.actions import z85
 from deltalakedb.clock import ManualClock
 from deltalakedb.lake import Lake
-from deltalakedb.maintenance import vacuum
+from deltalakedb.operations.vacuum import vacuum
 from deltalakedb.staging.vectors import encode_rows
 from deltalakedb.table import Table
 

@@ -34,8 +34,8 @@ from deltalakedb.actions.datatypes import (
     StructField,
     StructType,
 )
-from deltalakedb.snapshot.row_filter import row_filter
-from deltalakedb.snapshot.where import parse_where
+from deltalakedb.conditions.row_filter import row_filter
+from deltalakedb.conditions.where import parse_where
 
 Truth = bool | None
 Test = Callable[[dict[str, Any]], Truth]

@@ -13,8 +13,8 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from deltalakedb.spark.datasource import DeltaLakeDbSource
-from deltalakedb.spark.source_writer import StreamWriter, Target
+from deltalakedb.spark.source.datasource import DeltaLakeDbSource
+from deltalakedb.spark.source.writer import StreamWriter, Target
 from deltalakedb.store.url import parse_url
 from points import Points
 

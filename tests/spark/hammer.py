@@ -27,12 +27,12 @@ from concurrency.journal import Journal, Outcome, Part
 from deltalakedb.actions import AddFile, RemoveFile
 from deltalakedb.errors import CommitConflictError, DeltaLakeDbError
 from deltalakedb.lake import Lake
-from deltalakedb.maintenance import compact
+from deltalakedb.operations.compact import compact
 from deltalakedb.spark import DeltaTable
 from deltalakedb.spark.java import java_home
 from deltalakedb.transaction.change import Change, TableRead
-from deltalakedb.transaction.commit import Committer
-from deltalakedb.transaction.commit import Outcome as Became
+from deltalakedb.transaction.committer import Committer
+from deltalakedb.transaction.committer import Outcome as Became
 
 from fix_spark import new_session
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from deltalakedb.errors import UnsupportedFeatureError
 from deltalakedb.lake import Lake
-from deltalakedb.maintenance import vacuum
+from deltalakedb.operations.vacuum import vacuum
 from deltalakedb.spark import DeltaTable
 from deltalakedb.table import Table
 from spark.delta_oracle import DeltaOracle, counted, literal, quoted

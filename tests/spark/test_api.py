@@ -15,10 +15,10 @@ import deltalakedb
 from deltalakedb.errors import ConfigurationError, TableNotFoundError, UnsupportedFeatureError
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
-from deltalakedb.spark.hadoop import storage_options_of
-from deltalakedb.spark.merge_builder import DeltaMergeBuilder
-from deltalakedb.spark.optimize_builder import DeltaOptimizeBuilder
-from deltalakedb.spark.table_builder import DeltaTableBuilder
+from deltalakedb.spark.api.merge_builder import DeltaMergeBuilder
+from deltalakedb.spark.api.optimize_builder import DeltaOptimizeBuilder
+from deltalakedb.spark.api.table_builder import DeltaTableBuilder
+from deltalakedb.spark.io.hadoop import storage_options_of
 
 from fix_store import Catalogs
 

@@ -22,7 +22,7 @@ from deltalakedb.errors import (
 )
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
-from deltalakedb.spark.native_format import SWITCH
+from deltalakedb.spark.source.session_format import SWITCH
 from deltalakedb.table import Table
 
 from fix_store import Catalogs

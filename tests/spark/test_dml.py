@@ -20,11 +20,11 @@ from deltalakedb.errors import (
     InvalidConditionError,
 )
 from deltalakedb.lake import Lake
+from deltalakedb.operations.append import add_of
 from deltalakedb.snapshot import Snapshot
 from deltalakedb.snapshot.listing import COLUMNS
-from deltalakedb.spark.dml import delete, update
+from deltalakedb.spark.dml.delete_update import delete, update
 from deltalakedb.table import Table
-from deltalakedb.writing import add_of
 from spark.ways import WAYS
 
 from fix_store import Catalogs

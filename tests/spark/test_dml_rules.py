@@ -23,9 +23,9 @@ from deltalakedb.errors import (
 from deltalakedb.lake import Lake
 from deltalakedb.snapshot import Snapshot
 from deltalakedb.spark import DeltaTable
-from deltalakedb.spark.conditions import resolved
-from deltalakedb.spark.feed import feed_frame
-from deltalakedb.spark.source_options import SourceOptions
+from deltalakedb.spark.dml.conditions import resolved
+from deltalakedb.spark.source.feed import feed_frame
+from deltalakedb.spark.source.source_options import SourceOptions
 from deltalakedb.table import Table
 from spark.ways import VECTORS, WAYS
 

@@ -12,7 +12,7 @@ import deltalakedb
 from deltalakedb.errors import SourceChangedError
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
-from deltalakedb.spark.native_format import SWITCH
+from deltalakedb.spark.source.session_format import SWITCH
 
 from fix_store import Catalogs
 

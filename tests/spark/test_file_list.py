@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from deltalakedb.spark.file_list import spark_file_list
+from deltalakedb.spark.io.file_list import spark_file_list
 from deltalakedb.storage.file_places import FilePlaces
 
 PLACES = FilePlaces("file:///t")
@@ -20,7 +20,7 @@ FILES = pa.table(
 HOLDING = """
 import sys
 import pyarrow as pa
-from deltalakedb.spark.file_list import spark_file_list
+from deltalakedb.spark.io.file_list import spark_file_list
 from deltalakedb.storage.file_places import FilePlaces
 files = pa.table({"path": ["a"], "size_bytes": [1], "modification_time": pa.array([1], pa.int64())})
 with spark_file_list(FilePlaces("file:///t"), files) as folder:

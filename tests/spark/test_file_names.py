@@ -13,8 +13,8 @@ import deltalakedb
 from deltalakedb.errors import DataFileError
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
-from deltalakedb.spark.changes import RowEdit
-from deltalakedb.spark.paths import java_encoded
+from deltalakedb.spark.dml.changes import RowEdit
+from deltalakedb.spark.io.paths import java_encoded
 
 from fix_store import Catalogs
 

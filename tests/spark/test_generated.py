@@ -19,7 +19,7 @@ from deltalakedb.errors import (
 )
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
-from deltalakedb.spark.table_builder import DeltaTableBuilder
+from deltalakedb.spark.api.table_builder import DeltaTableBuilder
 from deltalakedb.table import Table
 
 from fix_store import Catalogs

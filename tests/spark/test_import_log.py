@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltalakedb.errors import ConfigurationError, InvalidLogError
+from deltalakedb.importing import parsing
 from deltalakedb.lake import Lake
-from deltalakedb.transaction import parsing
 
 from fix_golden import GoldenTable
 from fix_lake import row_counts

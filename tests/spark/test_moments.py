@@ -14,8 +14,8 @@ import deltalakedb
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
-from deltalakedb.spark.moments import moment
-from deltalakedb.spark.native_format import SWITCH
+from deltalakedb.spark.io.timestamps import moment
+from deltalakedb.spark.source.session_format import SWITCH
 from deltalakedb.table import Table
 
 from fix_store import Catalogs

@@ -15,8 +15,8 @@ import deltalakedb
 from deltalakedb.actions.partition import decode_path
 from deltalakedb.errors import ConstraintViolatedError
 from deltalakedb.lake import Lake
-from deltalakedb.maintenance.vacuum import vacuum
-from deltalakedb.spark.scan import scan
+from deltalakedb.operations.vacuum import vacuum
+from deltalakedb.spark.io.scan import scan
 from deltalakedb.staging.counting import Counter, Covered
 from deltalakedb.staging.fit import fit
 from deltalakedb.staging.layout import STAGING_FOLDER

@@ -21,8 +21,8 @@ from deltalakedb.errors import (
     TableNotFoundError,
 )
 from deltalakedb.lake import Lake
-from deltalakedb.spark.lakes import CATALOG, using_lake
-from deltalakedb.spark.native_format import SWITCH, install
+from deltalakedb.spark.api.lakes import CATALOG, using_lake
+from deltalakedb.spark.source.session_format import SWITCH, install
 
 from fix_store import Catalogs
 

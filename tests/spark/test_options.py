@@ -17,9 +17,9 @@ from deltalakedb.actions import AddFile, RemoveFile
 from deltalakedb.actions.partition import decode_path
 from deltalakedb.errors import ConfigurationError, DeltaLakeDbError
 from deltalakedb.lake import Lake
-from deltalakedb.spark.native_format import SWITCH, install
-from deltalakedb.spark.options import KNOWN, NOT_HONOURED, Use, value_of
-from deltalakedb.spark.source_options import SourceOptions
+from deltalakedb.spark.source.options import KNOWN, NOT_HONOURED, Use, value_of
+from deltalakedb.spark.source.session_format import SWITCH, install
+from deltalakedb.spark.source.source_options import SourceOptions
 from deltalakedb.table import Table
 
 from fix_store import Catalogs

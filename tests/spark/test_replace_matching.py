@@ -21,10 +21,10 @@ from deltalakedb.errors import (
     TableNotFoundError,
 )
 from deltalakedb.lake import Lake
-from deltalakedb.spark import replace_where
-from deltalakedb.spark.changes import RowEdit
-from deltalakedb.spark.native_format import SWITCH, install
-from deltalakedb.spark.query_text import without_alias
+from deltalakedb.spark.api.query_text import without_alias
+from deltalakedb.spark.dml import replace_where
+from deltalakedb.spark.dml.changes import RowEdit
+from deltalakedb.spark.source.session_format import SWITCH, install
 from deltalakedb.table import Table
 from spark.matching_cases import CASES, COLUMNS, REFUSED, THREE, Case, Row
 from spark.test_replace_where import orphans
@@ -204,7 +204,7 @@ def test_constraints_conflicts_and_idempotence_hold(
         lake.table(table.name).append(rows)
         return found(edit, adds)
 
-    monkeypatch.setattr("deltalakedb.spark.replace_matching.staged_rows", meanwhile)
+    monkeypatch.setattr("deltalakedb.spark.dml.replace_matching.staged_rows", meanwhile)
     with pytest.raises(ConcurrentAppendError):
         write(new.withColumn("id", F.lit(2).cast("long")), table, replaceUsing="id")
     assert orphans(table) == set()

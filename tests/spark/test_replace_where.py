@@ -10,7 +10,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import deltalakedb
-from deltalakedb import overwriting
 from deltalakedb.actions import AddFile, CdcFile
 from deltalakedb.errors import (
     ConcurrentAppendError,
@@ -19,7 +18,8 @@ from deltalakedb.errors import (
     UnsupportedFeatureError,
 )
 from deltalakedb.lake import Lake
-from deltalakedb.spark.source_options import SourceOptions
+from deltalakedb.operations import overwrite
+from deltalakedb.spark.source.source_options import SourceOptions
 from deltalakedb.table import Table
 from spark.ways import FEED, VECTORS, WAYS
 
@@ -71,7 +71,7 @@ def orphans(table: Table) -> set[str]:
 
 
 def changes(spark: SparkSession, lake: Lake, table: Table, version: int) -> list[tuple[str, int]]:
-    from deltalakedb.spark.feed import feed_frame
+    from deltalakedb.spark.source.feed import feed_frame
 
     given = SourceOptions.read(
         {
@@ -92,7 +92,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(overwriting, "_rows_go", refuse)
+    monkeypatch.setattr(overwrite, "_rows_go", refuse)
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -151,7 +151,7 @@ def test_conflicts_are_those_of_the_rows_that_were_looked_at(
     spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = numbers(lake, tmp_path / "t", **VECTORS)
-    from deltalakedb.spark.stage import FrameSource
+    from deltalakedb.spark.io.stage import FrameSource
 
     original = FrameSource.stage
     acting = iter([("b", 40), ("a", 41)])

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 import deltalakedb
 from deltalakedb.errors import MissingDriverError
 from deltalakedb.spark import DeltaTable
-from deltalakedb.spark.hadoop import hadoop_options
+from deltalakedb.spark.io.hadoop import hadoop_options
 from interop.readers import Unavailable, peer
 
 from fix_s3 import SECRET, S3Server

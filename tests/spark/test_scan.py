@@ -18,8 +18,8 @@ from deltalakedb.actions import AddFile
 from deltalakedb.errors import DeltaLakeDbError
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
-from deltalakedb.spark.paths import hadoop_uri, java_encoded, metadata_path
-from deltalakedb.spark.scan import scan
+from deltalakedb.spark.io.paths import hadoop_uri, java_encoded, metadata_path
+from deltalakedb.spark.io.scan import scan
 from deltalakedb.table import Table
 
 from fix_golden import GoldenTable, golden_names

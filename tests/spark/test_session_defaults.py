@@ -13,8 +13,8 @@ import deltalakedb
 from deltalakedb.errors import ConfigurationError, SchemaMismatchError
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
-from deltalakedb.spark.lakes import CATALOG
-from deltalakedb.spark.session import all_settings
+from deltalakedb.spark.api.lakes import CATALOG
+from deltalakedb.spark.api.session import all_settings
 
 from fix_store import Catalogs
 

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 import deltalakedb
 from deltalakedb.actions.partition import decode_path
 from deltalakedb.lake import Lake
-from deltalakedb.spark.scan import scan
-from deltalakedb.spark.session import all_settings
+from deltalakedb.spark.api.session import all_settings
+from deltalakedb.spark.io.scan import scan
 from deltalakedb.table import Table
 
 from fix_store import Catalogs

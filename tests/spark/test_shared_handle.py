@@ -18,10 +18,10 @@ from deltalakedb.errors import (
 )
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
-from deltalakedb.spark.changes import RowChange
+from deltalakedb.spark.dml.changes import RowChange
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
-from deltalakedb.transaction.commit import Committer
+from deltalakedb.transaction.committer import Committer
 
 from fix_store import Catalogs
 

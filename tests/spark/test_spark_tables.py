@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 import deltalakedb
 from deltalakedb.errors import UnsupportedFeatureError
 from deltalakedb.lake import Lake
-from deltalakedb.spark.native_format import install
+from deltalakedb.spark.source.session_format import install
 
 from fix_store import Catalogs
 

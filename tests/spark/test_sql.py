@@ -15,8 +15,9 @@ from deltalakedb.errors import (
     VersionNotFoundError,
 )
 from deltalakedb.lake import Lake
-from deltalakedb.spark import register, sql
-from deltalakedb.spark.scan import scan_files
+from deltalakedb.spark import register
+from deltalakedb.spark.api import sql
+from deltalakedb.spark.io.scan import scan_files
 
 from fix_store import Catalogs
 

@@ -13,7 +13,7 @@ import deltalakedb
 from deltalakedb.errors import ConstraintViolatedError, SchemaMismatchError
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
-from deltalakedb.spark.scan import scan
+from deltalakedb.spark.io.scan import scan
 from deltalakedb.table import Table
 
 from fix_store import Catalogs

@@ -16,10 +16,10 @@ import deltalakedb
 from deltalakedb.actions.schema import schema_to_json
 from deltalakedb.errors import ConfigurationError, MetadataChangedError, SourceChangedError
 from deltalakedb.lake import Lake
-from deltalakedb.spark.datasource import DeltaLakeDbSource
-from deltalakedb.spark.source_options import SourceOptions
-from deltalakedb.spark.source_writer import StreamWriter, Target
-from deltalakedb.spark.stream import StreamReader
+from deltalakedb.spark.source.datasource import DeltaLakeDbSource
+from deltalakedb.spark.source.source_options import SourceOptions
+from deltalakedb.spark.source.stream import StreamReader
+from deltalakedb.spark.source.writer import StreamWriter, Target
 from deltalakedb.table import Table
 
 from fix_store import Catalogs

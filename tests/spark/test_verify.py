@@ -19,7 +19,7 @@ from deltalakedb.lake import Lake
 from deltalakedb.mirror import verify_state
 from deltalakedb.mirror.findings import Kind
 from deltalakedb.mirror.log_reader import LogReader
-from deltalakedb.spark import verify
+from deltalakedb.spark.jobs import verify
 from deltalakedb.table import Table
 
 from fix_lake import SCHEMA, add, deletion_vector, remove

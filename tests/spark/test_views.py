@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 import deltalakedb
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable, register
-from deltalakedb.spark.dml import delete
-from deltalakedb.spark.scan import scan
+from deltalakedb.spark.dml.delete_update import delete
+from deltalakedb.spark.io.scan import scan
 
 from fix_store import Catalogs
 

@@ -28,10 +28,10 @@ from deltalakedb.errors import (
 )
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable, register
-from deltalakedb.spark.errors import SparkTableNotFoundError
-from deltalakedb.spark.merge_builder import DeltaMergeBuilder
-from deltalakedb.spark.optimize_builder import DeltaOptimizeBuilder
-from deltalakedb.spark.table_builder import DeltaTableBuilder
+from deltalakedb.spark.api.errors import SparkTableNotFoundError
+from deltalakedb.spark.api.merge_builder import DeltaMergeBuilder
+from deltalakedb.spark.api.optimize_builder import DeltaOptimizeBuilder
+from deltalakedb.spark.api.table_builder import DeltaTableBuilder
 
 from fix_store import Catalogs
 

@@ -23,8 +23,8 @@ from deltalakedb.errors import (
     UnsupportedFeatureError,
 )
 from deltalakedb.lake import Lake
+from deltalakedb.operations import alter
 from deltalakedb.table import Table
-from deltalakedb.transaction import change_table
 from deltalakedb.transaction.state import state_of
 
 from fix_lake import OpenLake, schema_json
@@ -358,7 +358,7 @@ def test_a_check_is_not_added_beside_rows_that_nobody_asked(inline: Lake, tmp_pa
     table = new(inline, tmp_path, pa.schema([("id", pa.int64())]))
     table.append(pa.table({"id": [1]}))
     before = table.snapshot()
-    change = change_table.set_properties(
+    change = alter.set_properties(
         table.record, state_of(before), {"delta.constraints.positive": "id > 0"}, verified=True
     )
     inline.table(table.name).append(pa.table({"id": [-1]}))

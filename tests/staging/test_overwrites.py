@@ -8,7 +8,7 @@ import pytest
 
 from deltalakedb.errors import ConfigurationError, SchemaMismatchError, UnsupportedFeatureError
 from deltalakedb.lake import Lake
-from deltalakedb.maintenance import compact
+from deltalakedb.operations.compact import compact
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltalakedb.snapshot.deletion_vectors import load_deletion_vector, parse_bitmap
+from deltalakedb.reading.deletion_vectors import load_deletion_vector, parse_bitmap
 from deltalakedb.staging.sinks import Sinks
 from deltalakedb.staging.vectors import encode_rows, write_vectors
 

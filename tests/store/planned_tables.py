@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from deltalakedb.actions.planning import PLANNING_COLUMNS, plan_of
+from deltalakedb.conditions.where import predicate_of
 from deltalakedb.lake import Lake
 from deltalakedb.snapshot import listing
 from deltalakedb.store.arrow import FileQuery
@@ -48,7 +49,7 @@ def found(table: Table, where: Any, version: int | None = None, **options: Any) 
 def query_of(table: Table, where: Any) -> FileQuery:
     """The query that a condition becomes."""
     snapshot = table.snapshot()
-    predicate = listing.predicate_of(where, snapshot.metadata)
+    predicate = predicate_of(where, snapshot.metadata)
     return listing.find_files(
         table._store, snapshot.table, snapshot.version, columns=("path",), predicate=predicate
     )

@@ -8,7 +8,7 @@ import pytest
 
 from deltalakedb.errors import ConfigurationError, UnsupportedFeatureError
 from deltalakedb.lake import Lake
-from deltalakedb.maintenance import restore
+from deltalakedb.operations.restore import restore
 from deltalakedb.table import Table
 
 SCHEMA = pa.schema(

@@ -24,7 +24,7 @@ from deltalakedb.errors import (
 )
 from deltalakedb.lake import Lake
 from deltalakedb.mirror.checkpoint import write_checkpoint
-from deltalakedb.mirror.expire import expire_table
+from deltalakedb.retention.expire import expire_table
 from deltalakedb.snapshot.page_builder import make_pages
 from deltalakedb.table import Table
 

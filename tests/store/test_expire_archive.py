@@ -22,9 +22,9 @@ from deltalakedb.errors import (
     DeltaLakeDbError,
 )
 from deltalakedb.lake import Lake
-from deltalakedb.mirror.archive import schema_of
-from deltalakedb.mirror.expire import expire_table
-from deltalakedb.mirror.restore import restore_expired
+from deltalakedb.retention.archive import schema_of
+from deltalakedb.retention.expire import expire_table
+from deltalakedb.retention.restore import restore_expired
 from deltalakedb.storage import Storage
 from deltalakedb.store.retention import EXPIRING
 from deltalakedb.store.url import Engine
@@ -67,7 +67,7 @@ def test_the_archive_is_plain_parquet_with_the_columns_of_each_relation(
 def test_many_rows_become_many_files(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deltalakedb.mirror.archive._MOST_ROWS", 3)
+    monkeypatch.setattr("deltalakedb.retention.archive._MOST_ROWS", 3)
     monkeypatch.setattr("deltalakedb.store.retention._PAGE", 2)
     table = aged(lake)
     before = all_rows(lake, table)
@@ -130,7 +130,7 @@ DYING = """
 import os, signal, sys
 import deltalakedb
 from deltalakedb.clock import ManualClock
-from deltalakedb.mirror.expire import expire_table
+from deltalakedb.retention.expire import expire_table
 
 url, name, archive, now, fatal = sys.argv[1:]
 

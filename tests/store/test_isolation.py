@@ -23,13 +23,13 @@ from deltalakedb.errors import (
     TableNotFoundError,
 )
 from deltalakedb.lake import Lake
-from deltalakedb.many_tables import Transaction
 from deltalakedb.snapshot import Snapshot
 from deltalakedb.store import TableRecord
 from deltalakedb.store.dialect import Session
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
 from deltalakedb.transaction import ReadSet
+from deltalakedb.transaction.transaction import Transaction
 
 from fix_history import mark_published
 from fix_lake import OpenLake, add, check_ledger, commit_info, live_paths, new_lake_table, remove
@@ -53,7 +53,7 @@ def tables(lake: Lake) -> dict[str, Table]:
 @pytest.fixture
 def soon_far_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer commits than `FAR_BEHIND` are looked at while a head is held."""
-    monkeypatch.setattr("deltalakedb.transaction.commit._WINNERS_UNDER_LOCK", FAR_BEHIND - 1)
+    monkeypatch.setattr("deltalakedb.transaction.committer._WINNERS_UNDER_LOCK", FAR_BEHIND - 1)
 
 
 def new_file(path: str, day: str = "1") -> Any:

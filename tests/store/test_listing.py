@@ -15,6 +15,7 @@ import pytest
 
 import deltalakedb
 from deltalakedb.actions import AddFile
+from deltalakedb.conditions.where import parse_where
 from deltalakedb.errors import (
     CatalogBusyError,
     CatalogConnectionLostError,
@@ -25,7 +26,6 @@ from deltalakedb.errors import (
 )
 from deltalakedb.lake import Lake
 from deltalakedb.snapshot.listing import COLUMNS, DEFAULT_COLUMNS, rebatch
-from deltalakedb.snapshot.where import parse_where
 from deltalakedb.store import Store
 from deltalakedb.store.postgres_arrow import with_literals
 from deltalakedb.store.url import Engine

@@ -9,10 +9,10 @@ import pytest
 import deltalakedb
 from deltalakedb.actions.planning import PLANNING_COLUMNS, plan_of
 from deltalakedb.actions.schema import COLUMN_ID, PHYSICAL_NAME
+from deltalakedb.conditions import planned
+from deltalakedb.conditions.where import parse_where
 from deltalakedb.errors import InvalidConditionError
 from deltalakedb.lake import Lake
-from deltalakedb.snapshot import planned
-from deltalakedb.snapshot.where import parse_where
 from deltalakedb.store.url import Engine
 from store.planned_tables import by_id, check_keys, file, found, query_of, uses_keys
 

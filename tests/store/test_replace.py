@@ -74,7 +74,7 @@ def test_whoever_writes_meanwhile_is_not_overlooked(lake: Lake, table: Table) ->
     stale = lake.table("t")
     seen = stale.snapshot()
     table.append(pa.table({"id": [3], "part": ["c"]}))
-    from deltalakedb.replacing import replacement
+    from deltalakedb.operations.replace import replacement
 
     change = replacement(seen, AFTER, now=table.now_ms())
     with pytest.raises(CommitConflictError):

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from deltalakedb.actions.planning import PLANNING_COLUMNS
+from deltalakedb.conditions import planned
 from deltalakedb.errors import CommitConflictError
 from deltalakedb.lake import Lake
-from deltalakedb.snapshot import planned
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
 from store.planned_tables import by_id, check_keys, file, found, uses_keys

@@ -30,8 +30,8 @@ from deltalakedb.errors import (
     UnsupportedConditionError,
 )
 from deltalakedb.lake import Lake
+from deltalakedb.reading.dataset import SnapshotRows, rows_of
 from deltalakedb.snapshot import Snapshot
-from deltalakedb.snapshot.dataset import SnapshotRows, rows_of
 from deltalakedb.table import Table
 
 from fix_lake import Json, OpenLake, remove

@@ -21,8 +21,8 @@ from deltalakedb.errors import (
     MetadataChangedError,
 )
 from deltalakedb.lake import Lake
-from deltalakedb.maintenance import compact, restore
-from deltalakedb.maintenance.compaction import run_here
+from deltalakedb.operations.compact import compact, run_here
+from deltalakedb.operations.restore import restore
 from deltalakedb.snapshot.resolve import resolve as open_table
 from deltalakedb.table import Table
 from deltalakedb.transaction import ReadSet
@@ -119,7 +119,7 @@ def test_a_restore_sees_what_was_added_through_its_handle(
     def looking(*_: Any) -> None:
         elsewhere(lambda: table.append(rows(9)))
 
-    monkeypatch.setattr(import_module("deltalakedb.maintenance.restore"), "_check_there", looking)
+    monkeypatch.setattr(import_module("deltalakedb.operations.restore"), "_check_there", looking)
     with pytest.raises(ConcurrentAppendError):
         restore(table, version=1)
     assert ids(table) == [1, 2, 3, 4, 9]
@@ -203,7 +203,7 @@ def test_a_transaction_has_one_part_for_each_table(
                 tx.table("t").append(rows(number))
             return found
 
-        monkeypatch.setattr("deltalakedb.many_tables.resolve", resolve)
+        monkeypatch.setattr("deltalakedb.transaction.transaction.resolve", resolve)
         tx.table("t").append(rows(9))
     assert ids(table) == [1, 2, 3, 4, 8, 9]
 

@@ -20,10 +20,10 @@ from deltalakedb.errors import (
     TableNotFoundError,
 )
 from deltalakedb.lake import Lake
-from deltalakedb.many_tables import Transaction
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
 from deltalakedb.transaction import ReadSet
+from deltalakedb.transaction.transaction import Transaction
 
 from fix_lake import (
     OpenLake,

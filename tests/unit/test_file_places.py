@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from deltalakedb.actions.file_paths import ODD_PATH, check_segments, file_key, spellings
 from deltalakedb.errors import DeltaLakeDbError, PathNotAllowedError
-from deltalakedb.snapshot.filesystem import TableFiles
+from deltalakedb.reading.filesystem import TableFiles
 from deltalakedb.storage.file_places import FilePlaces, Place
 
 

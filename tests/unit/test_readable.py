@@ -1,6 +1,6 @@
 """Times, sizes and durations as people read them."""
 
-from deltalakedb.readable import moment
+from deltalakedb.formatting import moment
 
 
 def test_a_time_is_told_whatever_it_is() -> None:

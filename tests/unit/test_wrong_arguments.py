@@ -10,6 +10,7 @@ import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import deltalakedb
-from deltalakedb import maintenance
 from deltalakedb.errors import (
     ConfigurationError,
     InvalidActionError,
@@ -26,11 +26,15 @@ from deltalakedb.errors import (
     InvalidSchemaError,
 )
 from deltalakedb.lake import Lake
-from deltalakedb.many_tables import Transaction, TransactionTable
-from deltalakedb.mirror.service import Mirror
+from deltalakedb.mirror.mirror import Mirror
+from deltalakedb.operations.compact import compact
+from deltalakedb.operations.restore import restore
+from deltalakedb.operations.symlink_manifest import symlink_manifests
+from deltalakedb.operations.vacuum import vacuum
 from deltalakedb.snapshot import Snapshot
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
+from deltalakedb.transaction.transaction import Transaction, TransactionTable
 
 from fix_lake import SCHEMA
 from fix_store import Catalogs
@@ -265,7 +269,7 @@ CALLS: dict[str, dict[str, tuple[dict[str, Any], dict[str, str]]]] = {
         "append": ({"data": ROWS}, {"data": "rows", **WRITE}),
         "overwrite": ({"data": ROWS}, {"data": "rows", **OVERWRITE}),
     },
-    "maintenance": {
+    "operations": {
         "compact": (
             {"table": "{table}"},
             {
@@ -295,6 +299,11 @@ CALLS: dict[str, dict[str, tuple[dict[str, Any], dict[str, str]]]] = {
 }
 
 
+OPERATIONS = SimpleNamespace(
+    compact=compact, restore=restore, symlink_manifests=symlink_manifests, vacuum=vacuum
+)
+
+
 @dataclass
 class World:
     """A lake with a table, and what the calls are made on."""
@@ -322,7 +331,7 @@ class World:
             return
         whole = {
             "deltalakedb": deltalakedb,
-            "maintenance": maintenance,
+            "operations": OPERATIONS,
             "lake": self.lake,
             "mirror": self.lake.mirror,
             "table": self.table,

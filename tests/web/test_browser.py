@@ -17,9 +17,9 @@ import pytest
 
 import deltalakedb
 from deltalakedb.clock import ManualClock
+from deltalakedb.formatting import moment
 from deltalakedb.lake import Lake
-from deltalakedb.readable import moment
-from deltalakedb.web import OperationsPage
+from deltalakedb.service import OperationsPage
 
 from chromium import MISSING, browser, chromium
 from fix_lake import SCHEMA, add, remove

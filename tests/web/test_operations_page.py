@@ -14,12 +14,12 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from deltalakedb.clock import ManualClock
+from deltalakedb.formatting import moment
 from deltalakedb.lake import Lake
-from deltalakedb.readable import moment
+from deltalakedb.service import cached
+from deltalakedb.service.openapi import openapi
+from deltalakedb.service.resources import RESOURCES
 from deltalakedb.store import browse
-from deltalakedb.web import remembered
-from deltalakedb.web.openapi import openapi
-from deltalakedb.web.resources import RESOURCES
 
 from fix_lake import SCHEMA, OpenLake, add, new_lake_table, remove
 from web_client import Client, serving
@@ -193,7 +193,7 @@ def test_a_search_in_all_tables_goes_on_where_it_has_looked_enough(
 def test_growth_and_sizes_are_told(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     points = client.get("/api/v1/growth", name=HOSTILE)["points"]
     assert [point["live_files"] for point in points] == [0, 1, 2, 3, 4, 3]
-    monkeypatch.setattr("deltalakedb.web.resources.POINTS", 2)
+    monkeypatch.setattr("deltalakedb.service.resources.POINTS", 2)
     points = client.get("/api/v1/growth", name=HOSTILE)["points"]
     assert [point["version"] for point in points] == [0, 3, 5]
     sizes = client.get("/api/v1/sizes", name=HOSTILE)
@@ -237,7 +237,7 @@ def test_commits_are_counted_over_time(
     step, commits, counted = counts(name="b")
     assert (step, counted) == (day, 4)
     assert (commits[0], commits[-1], sum(commits), len(commits)) == (1, 3, 4, 41)
-    monkeypatch.setattr("deltalakedb.web.resources.BARS", 4)
+    monkeypatch.setattr("deltalakedb.service.resources.BARS", 4)
     step, commits, _ = counts(name="b")
     assert (step, sum(commits), len(commits) <= 4) == (14 * day, 4, True)
     assert client("/api/v1/activity?name=nothing").status == 404
@@ -321,11 +321,11 @@ def test_files_come_in_pages_however_many_a_commit_has(
 def test_numbers_that_are_dear_are_remembered_for_a_while(
     client: Client, small_lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(remembered, "DEAR_SECONDS", 1e9)  # whatever the machine
+    monkeypatch.setattr(cached, "DEAR_SECONDS", 1e9)  # whatever the machine
     small_lake.table("b").commit([add("1.parquet")])
     assert client.get("/api/v1/summary")["versions"] == 9
-    monkeypatch.setattr(remembered, "DEAR_SECONDS", 0)
-    monkeypatch.setattr(remembered, "REST", 1e9)
+    monkeypatch.setattr(cached, "DEAR_SECONDS", 0)
+    monkeypatch.setattr(cached, "REST", 1e9)
     small_lake.table("b").commit([add("2.parquet")])
     assert client.get("/api/v1/summary")["versions"] == 10  # these were cheap until now
     small_lake.table("b").commit([add("3.parquet")])

@@ -17,11 +17,11 @@ import pytest
 import deltalakedb
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.lake import Lake
-from deltalakedb.web import OperationsPage
-from deltalakedb.web.answers import Histogram
-from deltalakedb.web.markup import element
-from deltalakedb.web.measures import read_exposition
-from deltalakedb.web.parameters import make_cursor
+from deltalakedb.service import OperationsPage
+from deltalakedb.service.answers import Histogram
+from deltalakedb.service.markup import element
+from deltalakedb.service.metrics import read_exposition
+from deltalakedb.service.parameters import make_cursor
 
 from fix_lake import SCHEMA, add
 from web_client import Client, serving

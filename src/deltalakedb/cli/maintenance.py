@@ -52,7 +52,7 @@ def optimize(
     as_json: AsJson = False,
 ) -> None:
     """Rewrite small files as large ones. No row changes, and readers are not disturbed."""
-    from deltalakedb.maintenance import compact
+    from deltalakedb.operations.compact import compact
 
     with (
         open_lake(catalog, storage_option) as lake,
@@ -102,7 +102,7 @@ def vacuum(
     as_json: AsJson = False,
 ) -> None:
     """Delete data files that no version within the retention needs any more."""
-    from deltalakedb.maintenance import vacuum as clean
+    from deltalakedb.operations.vacuum import vacuum as clean
 
     with (
         open_lake(catalog, storage_option, mirror="worker") as lake,
@@ -143,7 +143,7 @@ def restore(
     as_json: AsJson = False,
 ) -> None:
     """Bring a table back to an earlier version, as a new version. History is kept."""
-    from deltalakedb.maintenance import restore as go_back
+    from deltalakedb.operations.restore import restore as go_back
 
     with open_lake(catalog, storage_option) as lake:
         done = go_back(lake.table(table), version=version, timestamp=timestamp)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from deltalakedb.lake import Lake
-    from deltalakedb.mirror.service import TableStatus
+    from deltalakedb.mirror.mirror import TableStatus
     from deltalakedb.mirror.worker import Worker
 
 app = typer.Typer(

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from deltalakedb.advice import as_commands
-from deltalakedb.readable import duration, moment, size
+from deltalakedb.formatting import duration, moment, size
 
 __all__ = [
     "as_commands",

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from deltalakedb.cli.options import Catalog, Panel, StorageOptions, examples, open_lake
-from deltalakedb.web import OperationsPage
+from deltalakedb.service import OperationsPage
 
 
 def register(app: typer.Typer) -> None:

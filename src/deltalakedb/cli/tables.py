@@ -34,7 +34,7 @@ from deltalakedb.cli.progress import progress_bar
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from deltalakedb.mirror.service import TableStatus
+    from deltalakedb.mirror.mirror import TableStatus
     from deltalakedb.snapshot import Snapshot
     from deltalakedb.store import VersionRecord
 

@@ -22,14 +22,14 @@ from deltalakedb.demo.telling import Telling
 from deltalakedb.demo.worker import LEASE_SECONDS, running_worker
 from deltalakedb.errors import CommitConflictError, MirrorError
 from deltalakedb.lake import Lake
+from deltalakedb.service import OperationsPage
 from deltalakedb.spark import DeltaTable
-from deltalakedb.web import OperationsPage
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from deltalakedb.mirror.service import TableStatus
+    from deltalakedb.mirror.mirror import TableStatus
 
 ORDERS, DAILY = "sales.orders", "sales.daily"
 _ROWS: Final = 100_000

@@ -36,7 +36,7 @@ from deltalakedb.errors import (
     UnexpectedMirrorError,
 )
 from deltalakedb.forking import ProcessLock
-from deltalakedb.mirror.ahead import Ahead
+from deltalakedb.mirror.prefetch import Ahead
 from deltalakedb.mirror.schedule import RetrySchedule
 from deltalakedb.storage import Storage, check_process, open_storage
 from deltalakedb.store import mirror as queue

@@ -25,7 +25,7 @@ from deltalakedb.errors import CatalogError, DeltaLakeDbError
 from deltalakedb.mirror.lease import LEASE_SECONDS, LONGEST_LEASE_SECONDS, new_owner
 from deltalakedb.mirror.publish import Outcome, Published, Publisher, Storages
 from deltalakedb.mirror.schedule import RetrySchedule
-from deltalakedb.mirror.tending import Bell, Tending
+from deltalakedb.mirror.table_worker import Bell, Tending
 from deltalakedb.mirror.upkeep import Upkeep
 from deltalakedb.store import mirror as queue
 from deltalakedb.telemetry import event, warning

@@ -22,9 +22,8 @@ from deltalakedb.telemetry import span
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from deltalakedb.actions import Metadata
-    from deltalakedb.snapshot.predicate import Predicate
-    from deltalakedb.snapshot.pruning import Sql
+    from deltalakedb.conditions.predicate import Predicate
+    from deltalakedb.conditions.pruning import Sql
     from deltalakedb.store import Store, TableRecord
     from deltalakedb.store.url import Engine
 
@@ -68,19 +67,6 @@ NO_LIMIT = 2**62
 """The most that every engine takes for LIMIT."""
 
 
-def predicate_of(where: Any, metadata: Metadata) -> Predicate | None:
-    """The condition as a tree, or None for every file."""
-    if where is None:
-        return None
-    from deltalakedb.snapshot.predicate import Predicate
-    from deltalakedb.snapshot.where import parse_where
-
-    # Whoever can do with parts that nothing is known of has parsed the condition already.
-    if isinstance(where, Predicate):
-        return where
-    return parse_where(where, metadata.schema, metadata.partition_columns)
-
-
 def find_files(
     store: Store,
     table: TableRecord,
@@ -99,8 +85,8 @@ def find_files(
     part = _part(engine, limit, offset)
     if predicate is None:
         return files_at(table, version, columns, part=part)
-    from deltalakedb.snapshot import planned
-    from deltalakedb.snapshot.pruning import Sql, may_match
+    from deltalakedb.conditions import planned
+    from deltalakedb.conditions.pruning import Sql, may_match
 
     condition = may_match(predicate, engine)
     plain = files_at(table, version, columns, condition, part=part)
@@ -230,7 +216,7 @@ def read_table(store: Store, table: TableRecord, query: FileQuery) -> pa.Table:
 
 def _replanned(store: Store, table: TableRecord, query: FileQuery) -> bool:
     """Whether the keys that a query looked for are not those of the table any more."""
-    from deltalakedb.snapshot.planned import plan_key
+    from deltalakedb.conditions.planned import plan_key
 
     row = store.dialect.ask(lambda session: session.one("plan", table_id=table.table_id))
     now = None if row is None or row[0] is None else plan_key(row[0], store.dialect.engine)

@@ -16,6 +16,7 @@ from deltalakedb.actions import Metadata, Protocol
 from deltalakedb.actions.clustering import clustering_paths, dotted
 from deltalakedb.actions.features import check_readable, writer_features
 from deltalakedb.arguments import optional_text, require_text, require_texts, require_whole
+from deltalakedb.conditions.where import predicate_of
 from deltalakedb.snapshot import listing
 from deltalakedb.snapshot.pages import list_from_pages, stream_pages
 from deltalakedb.snapshot.resolve import check_version, resolve, to_datetime
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow.dataset as pads
 
     from deltalakedb.actions.schema import StructType
-    from deltalakedb.snapshot.dataset import SnapshotRows
+    from deltalakedb.reading.dataset import SnapshotRows
     from deltalakedb.snapshot.resolve import OpenedTable
     from deltalakedb.store import Counts, Store, TableRecord
     from deltalakedb.store.dialect import Session
@@ -156,7 +157,7 @@ class Snapshot:
             self.table,
             self.version,
             columns=names,
-            predicate=listing.predicate_of(where, self.metadata),
+            predicate=predicate_of(where, self.metadata),
             limit=None if limit is None else require_whole("limit", limit),
             offset=require_whole("offset", offset),
         )
@@ -186,7 +187,7 @@ class Snapshot:
             self.table,
             self.version,
             columns=names,
-            predicate=listing.predicate_of(where, self.metadata),
+            predicate=predicate_of(where, self.metadata),
         )
         return listing.read_batches(self._store, self.table, query, size)
 
@@ -200,21 +201,21 @@ class Snapshot:
         with the reading methods of one. That lists files when rows are asked for, and only those
         that a filter leaves; the lake has to be open until then.
         """
-        from deltalakedb.snapshot.dataset import dataset_of
+        from deltalakedb.reading.dataset import dataset_of
 
         return dataset_of(self, where)
 
     def to_arrow(self, where: Any = None, columns: Iterable[str] | None = None) -> pa.Table:
         """The rows, or those that fulfil `where`, in memory: all columns, or those named."""
-        from deltalakedb.snapshot.dataset import rows_of
+        from deltalakedb.reading.dataset import rows_of
 
         names = None if columns is None else require_texts("columns", columns)
         return rows_of(self, where).to_table(columns=names)
 
     def to_polars(self, where: Any = None, columns: Iterable[str] | None = None) -> pl.DataFrame:
         """The same as a polars DataFrame."""
-        from deltalakedb.snapshot.dataset import rows_of
-        from deltalakedb.snapshot.engines import to_polars
+        from deltalakedb.reading.dataset import rows_of
+        from deltalakedb.reading.engines import to_polars
 
         names = None if columns is None else require_texts("columns", columns)
         return to_polars(rows_of(self, where), names)
@@ -231,7 +232,7 @@ class Snapshot:
         one. Of a plain table (see `to_arrow_dataset`) only what the query needs is read; of any
         other the rows of `where` with these `columns`, into memory.
         """
-        from deltalakedb.snapshot.engines import to_duckdb
+        from deltalakedb.reading.engines import to_duckdb
 
         names = None if columns is None else require_texts("columns", columns)
         return to_duckdb(self.to_arrow_dataset(where), connection, names)

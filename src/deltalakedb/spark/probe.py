@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deltalakedb.errors import DeltaLakeDbError
-from deltalakedb.spark.cloned_session import in_clone
+from deltalakedb.spark.io.cloned_session import in_clone
 from deltalakedb.spark.java import java_home
 
 S3A: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions.datatypes import StructType
 from deltalakedb.actions.properties import CONSTRAINT_PREFIX, TableProperties
+from deltalakedb.conditions.row_filter import row_filter
+from deltalakedb.conditions.where import parse_where
 from deltalakedb.errors import (
     ConstraintViolatedError,
     InvalidConditionError,
     UnsupportedFeatureError,
 )
-from deltalakedb.snapshot.row_filter import row_filter
-from deltalakedb.snapshot.where import parse_where
 from deltalakedb.staging.lengths import limits
 
 if TYPE_CHECKING:

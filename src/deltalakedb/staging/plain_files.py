@@ -18,7 +18,7 @@ from deltalakedb.actions.datatypes import ColumnPath, StructType
 from deltalakedb.errors import DataFileError, InvalidSchemaError, SchemaMismatchError
 
 if TYPE_CHECKING:
-    from deltalakedb.snapshot.filesystem import TableFiles
+    from deltalakedb.reading.filesystem import TableFiles
 
 
 @dataclass(frozen=True, slots=True)

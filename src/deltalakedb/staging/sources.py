@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # Rooms above this one bring sources of their own: the first part of the module of a type, and who
 # makes a source of it. Named here, imported only when such a value comes.
-_OTHERS = {"pyspark": ("deltalakedb.spark.stage", "frame_source")}
+_OTHERS = {"pyspark": ("deltalakedb.spark.io.stage", "frame_source")}
 
 
 class Source(Protocol):

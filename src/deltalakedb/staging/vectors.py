@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from deltalakedb.actions import z85
 from deltalakedb.actions.values import DeletionVectorDescriptor
-from deltalakedb.snapshot.deletion_vectors import MAGIC
+from deltalakedb.reading.deletion_vectors import MAGIC
 from deltalakedb.staging.sinks import Sinks
 
 if TYPE_CHECKING:

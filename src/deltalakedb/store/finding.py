@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deltalakedb.errors import ConfigurationError, InvalidArgumentError, TableNotFoundError
+from deltalakedb.errors import (
+    ConfigurationError,
+    InvalidArgumentError,
+    TableExistsError,
+    TableNotFoundError,
+)
 from deltalakedb.storage import normalise_location
 from deltalakedb.store.exports import exported_error, newest_export
 
@@ -52,3 +57,16 @@ def _closest(name: str, known: list[str]) -> str | None:
 
     found = difflib.get_close_matches(name, known, n=1)
     return found[0] if found else None
+
+
+def table_exists(name: str, location: str, other: str, other_location: str) -> TableExistsError:
+    """What to say of a new table whose name or location another one has."""
+    if name == other:
+        return TableExistsError(
+            f"A table named {name!r} exists already (at {other_location})",
+            fix=f"Choose another name, or open that table: lake.table({name!r})",
+        )
+    return TableExistsError(
+        f"The location {location} belongs to table {other!r} already",
+        fix=f"Choose another location, or open that table: lake.table({other!r})",
+    )

@@ -29,12 +29,6 @@ from deltalakedb.actions.values import (
     Txn,
 )
 from deltalakedb.errors import InvalidActionError
-from deltalakedb.transaction.facts import (
-    CONSTRAINT_RULES,
-    TableFacts,
-    check_table_writable,
-    facts_of,
-)
 from deltalakedb.transaction.rulebook import Rule, reject, reject_for
 from deltalakedb.transaction.rules_files import (
     check_adds,
@@ -46,6 +40,12 @@ from deltalakedb.transaction.rules_files import (
 )
 from deltalakedb.transaction.rules_metadata import check_features, check_metadata, check_protocol
 from deltalakedb.transaction.summary import Summary
+from deltalakedb.transaction.table_rules import (
+    CONSTRAINT_RULES,
+    TableFacts,
+    check_table_writable,
+    facts_of,
+)
 
 __all__ = ["Rule", "check_live_files", "refreshed_paths", "touched_paths", "validate_commit"]
 

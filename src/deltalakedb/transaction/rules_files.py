@@ -18,8 +18,8 @@ from deltalakedb.actions.schema import DecimalType
 from deltalakedb.actions.values import Action, AddFile, CdcFile, RemoveFile
 from deltalakedb.errors import CommitRejectedError, DeltaLakeDbError, PathNotAllowedError
 from deltalakedb.storage.file_places import FilePlaces
-from deltalakedb.transaction.facts import PartitionColumn, TableFacts
 from deltalakedb.transaction.rulebook import Rule, reject, reject_for
+from deltalakedb.transaction.table_rules import PartitionColumn, TableFacts
 
 if TYPE_CHECKING:
     from deltalakedb.store import TableRecord

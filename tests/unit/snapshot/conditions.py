@@ -23,9 +23,9 @@ from deltalakedb.actions.datatypes import (
     StructField,
     StructType,
 )
-from deltalakedb.snapshot.binding import Binder
-from deltalakedb.snapshot.predicate import Column, Comparison, Null, Operator, Predicate
-from deltalakedb.snapshot.where import parse_where
+from deltalakedb.conditions.binding import Binder
+from deltalakedb.conditions.predicate import Column, Comparison, Null, Operator, Predicate
+from deltalakedb.conditions.where import parse_where
 
 INNER = StructType((StructField("Zip", INTEGER), StructField("x.y", STRING)))
 PERSON = StructType((StructField("address", INNER), StructField("age", LONG)))

@@ -17,7 +17,7 @@ from deltalakedb.actions.datatypes import (
     StructField,
     StructType,
 )
-from deltalakedb.snapshot.dataset import SnapshotRows, open_dataset
+from deltalakedb.reading.dataset import SnapshotRows, open_dataset
 
 
 def column(name: str, kind: DataType, identity: int | None = None) -> StructField:

@@ -37,7 +37,7 @@ from deltalakedb.errors import (
     InvalidActionError,
     InvalidSchemaError,
 )
-from deltalakedb.snapshot.dataset import open_dataset
+from deltalakedb.reading.dataset import open_dataset
 from unit.snapshot.making import Making, column, with_id
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from deltalakedb.actions import z85
 from deltalakedb.actions.values import DeletionVectorDescriptor
 from deltalakedb.errors import DataFileError
-from deltalakedb.snapshot.deletion_vectors import (
+from deltalakedb.reading.deletion_vectors import (
     MAGIC,
     DeletedRows,
     load_deletion_vector,

@@ -12,8 +12,8 @@ from obstore.store import LocalStore
 
 from deltalakedb.actions.datatypes import LONG, STRING
 from deltalakedb.errors import ConfigurationError, DataFileError, DataFileMissingError
-from deltalakedb.snapshot.dataset import SnapshotRows
-from deltalakedb.snapshot.filesystem import RangeReader, TableFiles
+from deltalakedb.reading.dataset import SnapshotRows
+from deltalakedb.reading.filesystem import RangeReader, TableFiles
 from unit.snapshot.making import Making, column
 
 ODD = "x=A%2FA b/ü#?.bin"

@@ -8,8 +8,8 @@ import pytest
 
 from deltalakedb.actions.datatypes import DATE, DOUBLE, LONG, STRING, DataType
 from deltalakedb.actions.order_keys import HIGHEST, LOWEST, order_key, width_class
-from deltalakedb.snapshot.key_ranges import MOST_RANGES, key_ranges, probe_rows, settles
-from deltalakedb.snapshot.predicate import (
+from deltalakedb.conditions.key_ranges import MOST_RANGES, key_ranges, probe_rows, settles
+from deltalakedb.conditions.predicate import (
     And,
     Column,
     Comparison,

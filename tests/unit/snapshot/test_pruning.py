@@ -25,7 +25,7 @@ from deltalakedb.actions.datatypes import (
     DataType,
     DecimalType,
 )
-from deltalakedb.snapshot.predicate import (
+from deltalakedb.conditions.predicate import (
     And,
     Column,
     Comparison,
@@ -38,7 +38,7 @@ from deltalakedb.snapshot.predicate import (
     Predicate,
     StartsWith,
 )
-from deltalakedb.snapshot.pruning import MOST_TERMS, may_match
+from deltalakedb.conditions.pruning import MOST_TERMS, may_match
 from deltalakedb.store.url import Engine
 from pruning_database import PruningDatabase, open_pruning_database
 

@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from deltalakedb.errors import InvalidConditionError, UnsupportedConditionError
-from deltalakedb.snapshot.predicate import (
+from deltalakedb.conditions.predicate import (
     And,
     Comparison,
     Constant,
@@ -23,6 +22,7 @@ from deltalakedb.snapshot.predicate import (
     Predicate,
     StartsWith,
 )
+from deltalakedb.errors import InvalidConditionError, UnsupportedConditionError
 from unit.snapshot.conditions import column, compared, not_null, null, parse
 
 FALSE = Constant(value=False)

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from deltalakedb.errors import InvalidConditionError, UnsupportedConditionError
-from deltalakedb.snapshot.predicate import (
+from deltalakedb.conditions.predicate import (
     And,
     Comparison,
     Constant,
@@ -20,6 +19,7 @@ from deltalakedb.snapshot.predicate import (
     Or,
     StartsWith,
 )
+from deltalakedb.errors import InvalidConditionError, UnsupportedConditionError
 from unit.snapshot.conditions import column, compared, not_null, null, parse
 
 WITH_VALUE = (

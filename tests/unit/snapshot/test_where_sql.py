@@ -8,12 +8,7 @@ from typing import Any
 
 import pytest
 
-from deltalakedb.errors import (
-    InvalidArgumentError,
-    InvalidConditionError,
-    UnsupportedConditionError,
-)
-from deltalakedb.snapshot.predicate import (
+from deltalakedb.conditions.predicate import (
     And,
     Constant,
     OneOf,
@@ -24,7 +19,12 @@ from deltalakedb.snapshot.predicate import (
     columns_of,
     conjuncts,
 )
-from deltalakedb.snapshot.where import parse_where
+from deltalakedb.conditions.where import parse_where
+from deltalakedb.errors import (
+    InvalidArgumentError,
+    InvalidConditionError,
+    UnsupportedConditionError,
+)
 from unit.snapshot.conditions import SCHEMA, column, compared, not_null, null, parse
 
 TRUE, FALSE = Constant(value=True), Constant(value=False)

@@ -1,0 +1,1 @@
+"""`where=` becomes a predicate, and the predicate the files that can match it."""

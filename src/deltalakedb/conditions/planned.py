@@ -1,0 +1,163 @@
+"""Files by their keys: how a condition on planned columns is looked up instead of scanned for.
+
+The catalog keeps, for up to three columns of a table, the bounds of each file as keys (see
+`actions/planning.py`). Where a condition says something of one of them, an index leads to the
+files, and everything else the condition says is asked of those few only.
+
+Keys are only good for the plan that they were made by. The query therefore compares the plan in the
+same statement: with another plan it finds nothing, and is asked again without keys.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import md5
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from deltalakedb.actions.jsonvalue import texts
+from deltalakedb.conditions.key_ranges import key_ranges, probe_rows, settles
+from deltalakedb.conditions.predicate import columns_of, conjunction, conjuncts
+from deltalakedb.conditions.pruning import Sql
+from deltalakedb.store.queries import rewrite
+
+if TYPE_CHECKING:
+    from deltalakedb.actions.order_keys import Range
+    from deltalakedb.conditions.predicate import Predicate
+    from deltalakedb.store.dialect import Session
+    from deltalakedb.store.url import Engine
+
+FEW: Final = 4_000
+"""Up to that many files are looked up by their keys; beyond that, reading all is as fast."""
+
+_SAME_PLAN: Final[Mapping[Engine, str]] = {
+    "postgres": "(SELECT md5(plan)::uuid FROM dl_tables WHERE table_id = :table_id) = :plan",
+    "sqlite": "(SELECT plan FROM dl_tables WHERE table_id = :table_id) = :plan",
+    "duckdb": "(SELECT plan FROM dl_tables WHERE table_id = :table_id) = :plan",
+}
+# An expression around the versions leaves only the index on keys to look files up with.
+_LIVE: Final = "f.added_version + 0 <= :version AND f.removed_version + 0 > :version"
+_OVERLAP: Final = (
+    "f.table_id = :table_id AND f.key{slot}_width = p.width AND f.key{slot}_width IS NOT NULL "
+    "AND f.key{slot}_low BETWEEN p.low_from AND p.low_to AND f.key{slot}_high >= p.a"
+)
+_PROBES: Final[Mapping[Engine, str]] = {
+    "postgres": "unnest((:widths{slot})::integer[], (:lows{slot})::bigint[], "
+    "(:highs{slot})::bigint[], (:starts{slot})::bigint[]) AS p(width, low_from, low_to, a)",
+    "sqlite": "(SELECT json_extract(value, '$[0]') AS width, json_extract(value, '$[1]') AS "
+    "low_from, json_extract(value, '$[2]') AS low_to, json_extract(value, '$[3]') AS a "
+    "FROM json_each(:probes{slot})) AS p",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """What a condition says of the planned columns: for each slot the intervals of its keys.
+
+    `rest` is the part of the condition that the keys of a file do not settle.
+    """
+
+    plan: str
+    by_slot: Mapping[int, Sequence[Range]]
+    rest: Predicate
+
+    @property
+    def finds_nothing(self) -> bool:
+        """Whether no file can match, whatever its other columns hold."""
+        return any(not ranges for ranges in self.by_slot.values())
+
+
+def keys_of(predicate: Predicate, plan: str | None) -> Keys | None:
+    """What the predicate says of the columns of a plan; None where it says nothing."""
+    if plan is None:
+        return None
+    found: dict[int, Sequence[Range]] = {}
+    rest = conjuncts(predicate)
+    wanted = {(c.physical, str(c.type), c.is_partition): c for c in columns_of(predicate)}
+    for slot, planned in enumerate(json.loads(plan), start=1):
+        # A column of another type than the keys were made of has another order.
+        column = wanted.get((tuple(planned["path"]), planned["type"], planned["partition"]))
+        if column is None:
+            continue
+        ranges = key_ranges(predicate, column)
+        if ranges is not None:
+            found[slot] = ranges
+            rest = tuple(part for part in rest if not settles(part, column))
+    return Keys(plan, found, conjunction(rest)) if found else None
+
+
+def best_slot(session: Session, keys: Keys, table_id: str) -> int | None:
+    """The slot whose index leads to the fewest files; None where that is still many."""
+    engine = session.engine
+    counts = [
+        f"(SELECT count(*) FROM (SELECT 1 {_found(engine, slot, '')} LIMIT :few) AS c{slot})"  # noqa: S608
+        for slot in keys.by_slot
+    ]
+    params = {"table_id": table_id, "few": FEW, **_parameters(engine, keys, list(keys.by_slot))}
+    row = session.execute(rewrite(f"SELECT {', '.join(counts)}", engine), params)[0]
+    fewest, slot = min(zip(row, keys.by_slot, strict=True))
+    return slot if fewest < FEW else None
+
+
+def plan_key(plan: str, engine: Engine) -> str | UUID:
+    """A plan as a parameter: on Postgres its digest, which may be written into a COPY."""
+    return (
+        UUID(md5(plan.encode(), usedforsecurity=False).hexdigest())
+        if engine == "postgres"
+        else plan
+    )
+
+
+def looked_up(engine: Engine, columns: Sequence[str], keys: Keys, slot: int) -> Sql:
+    """The files whose keys in a slot overlap; a condition may follow after AND."""
+    chosen = ", ".join(f"f.{column}" for column in columns)
+    found = _found(engine, slot, f" AND {_LIVE} AND {_SAME_PLAN[engine]}")
+    params = {"plan": plan_key(keys.plan, engine), **_parameters(engine, keys, [slot])}
+    return Sql(f"SELECT {chosen} {found} WHERE true", params)
+
+
+def scanned(keys: Keys, engine: Engine) -> Sql:
+    """A condition on the keys of all slots, for queries that go through all files anyway.
+
+    What it does not settle is in `keys.rest`: reading statistics takes far longer than the rest.
+    """
+    parts = [_SAME_PLAN[engine]]
+    params: dict[str, Any] = {"plan": plan_key(keys.plan, engine)}
+    for slot, ranges in keys.by_slot.items():
+        overlaps = []
+        for number, (a, b) in enumerate(ranges):
+            overlaps.append(
+                f"(key{slot}_low <= :high{slot}_{number} AND key{slot}_high >= :low{slot}_{number})"
+            )
+            params |= {f"high{slot}_{number}": b, f"low{slot}_{number}": a}
+        parts.append(f"({' OR '.join(overlaps) or 'false'})")
+    return Sql(" AND ".join(parts), params)
+
+
+def _found(engine: Engine, slot: int, more: str) -> str:
+    """FROM, as an order to the planner: for each probe, look up what the index on keys has."""
+    probes, overlap = _PROBES[engine].format(slot=slot), _OVERLAP.format(slot=slot) + more
+    if engine == "postgres":
+        files = f"SELECT f.* FROM dl_active_files AS f WHERE {overlap} OFFSET 0"  # noqa: S608
+        return f"FROM {probes} CROSS JOIN LATERAL ({files}) AS f"
+    index = f"dl_active_files_key{slot}"
+    return f"FROM {probes} CROSS JOIN dl_active_files AS f INDEXED BY {index} ON {overlap}"
+
+
+def _parameters(engine: Engine, keys: Keys, slots: Sequence[int]) -> dict[str, Any]:
+    params: dict[str, Any] = {}
+    for slot in slots:
+        rows = probe_rows(keys.by_slot[slot])
+        if engine == "sqlite":
+            params[f"probes{slot}"] = texts(rows)  # type: ignore[arg-type]
+            continue
+        widths, lows, highs, starts = ([list(c) for c in zip(*rows, strict=True)]) or ([],) * 4
+        params |= {
+            f"widths{slot}": widths,
+            f"lows{slot}": lows,
+            f"highs{slot}": highs,
+            f"starts{slot}": starts,
+        }
+    return params

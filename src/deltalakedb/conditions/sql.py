@@ -1,0 +1,299 @@
+"""A condition as SQL text, in Spark's dialect.
+
+sqlglot reads the text; only the few forms named here are understood, and everything else is
+refused. Two quotes inside a text stand for one, as in Spark 4 and in every other SQL.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final, cast
+
+from sqlglot import Token, TokenType, exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import ParseError, SqlglotError
+
+from deltalakedb.conditions.binding import MIRRORED, Binder, constant
+from deltalakedb.conditions.normal_form import Split, normal_form
+from deltalakedb.conditions.predicate import Column, Operator, Predicate
+from deltalakedb.conditions.sql_literals import NOT_LITERAL, read_literal
+from deltalakedb.errors import (
+    ConditionSyntaxError,
+    InvalidConditionError,
+    UnsupportedConditionError,
+)
+
+_FORMS: Final = (
+    "comparisons with literals, IN, BETWEEN, IS NULL, LIKE 'abc%', startswith, AND, OR, NOT"
+)
+_COMPARISONS: Final[dict[type[exp.Expression], Operator]] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+}
+_PYTHON: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+class SparkSql(Spark):
+    """SQL as Spark 4 reads it."""
+
+    class Tokenizer(Spark.Tokenizer):
+        """Two quotes inside a text stand for one."""
+
+        STRING_ESCAPES: ClassVar[list[str]] = ["\\", "'", '"']
+
+
+def read_sql(text: str, binder: Binder, *, strict: bool) -> Predicate:
+    """Bind SQL text; without `strict`, what cannot be expressed becomes `Opaque`."""
+    try:
+        node = _parse(text)
+        return normal_form(node, _split, _Leaf(binder), text=None if strict else _sql)
+    except RecursionError:
+        raise UnsupportedConditionError(
+            f"The condition {_short(text)} is nested too deeply",
+            why="its parentheses or NOTs are more than can be read",
+            fix="Write it flatter, for example with IN lists, or AND and OR without parentheses",
+        ) from None
+
+
+def _parse(text: str) -> exp.Expression:
+    dialect = SparkSql()
+    try:
+        tokens = dialect.tokenize(text)
+        _check_tokens(text, tokens)
+        parsed = cast(
+            "list[exp.Expression | None]",
+            dialect.parser().parse_into(exp.Condition, tokens, text),
+        )
+    except SqlglotError as error:
+        raise ConditionSyntaxError(
+            f"Cannot understand the condition {_short(text)}",
+            why=_reason(error),
+            fix=f"Write {_FORMS}; put names that are keywords in `backticks`",
+        ) from None
+    if len(parsed) != 1 or parsed[0] is None:
+        raise _not_one(text)
+    return parsed[0]
+
+
+def _check_tokens(text: str, tokens: Sequence[Token]) -> None:
+    if not tokens:
+        raise InvalidConditionError(
+            "The condition is empty", fix="Write a condition, or leave `where` out"
+        )
+    if any(token.token_type is TokenType.SEMICOLON for token in tokens):
+        raise _not_one(text)
+    if any(token.comments for token in tokens):
+        # What is behind a comment mark would silently not count.
+        raise InvalidConditionError(
+            f"The condition {_short(text)} has a comment", fix="Leave the comment out"
+        )
+    for token in tokens:
+        if token.token_type is TokenType.HEX_STRING and text[token.start] == "0":
+            raise UnsupportedConditionError(
+                f"Cannot understand the condition {_short(text)}",
+                why="0x… may stand for a number or for bytes",
+                fix="Write the number, or X'…' for bytes",
+            )
+
+
+def _not_one(text: str) -> InvalidConditionError:
+    return InvalidConditionError(
+        f"The condition {_short(text)} is not one condition",
+        why="a semicolon ends a statement, and a condition is none",
+        fix="Write one condition without semicolons",
+    )
+
+
+def _reason(error: SqlglotError) -> str:
+    if isinstance(error, ParseError) and error.errors:
+        details = error.errors[0]
+        near = f"{details.get('start_context', '')}{details.get('highlight', '')}"[-60:]
+        return f"the text {near!r} is not the beginning of one" if near else "it is incomplete"
+    return str(error)
+
+
+def _short(text: str) -> str:
+    return repr(text) if len(text) <= 200 else f"{text[:200]!r}…"
+
+
+def _sql(node: exp.Expression) -> str:
+    return node.sql(dialect="spark")
+
+
+# --- the tree -----------------------------------------------------------------------------
+
+
+def _split(node: exp.Expression) -> Split[exp.Expression] | None:
+    node = _bare(node)
+    if isinstance(node, exp.And):
+        return "and", (node.this, node.expression)
+    if isinstance(node, exp.Or):
+        return "or", (node.this, node.expression)
+    if isinstance(node, exp.Not):
+        return "not", (node.this,)
+    return None
+
+
+def _bare(node: exp.Expression) -> exp.Expression:
+    while isinstance(node, exp.Paren):
+        node = node.this
+    return node
+
+
+class _Leaf:
+    """Binds what is no AND, OR or NOT."""
+
+    def __init__(self, binder: Binder) -> None:
+        self._binder = binder
+        self._readers: dict[type[exp.Expression], Callable[..., Predicate]] = {
+            **dict.fromkeys(_COMPARISONS, self._comparison),
+            exp.NullSafeEQ: self._null_safe,
+            exp.NullSafeNEQ: self._null_safe,
+            exp.In: self._in,
+            exp.Between: self._between,
+            exp.Is: self._is,
+            exp.Like: self._like,
+            exp.Escape: self._escape,
+            exp.StartsWith: self._starts_with,
+        }
+
+    def __call__(self, node: exp.Expression, *, negated: bool) -> Predicate:
+        node = _bare(node)
+        literal = read_literal(node)
+        if literal is None or isinstance(literal, bool):
+            return constant(true=literal, negated=negated)
+        names = _names(node)
+        if names is not None:
+            return self._binder.truth(self._binder.column(names), negated=negated)
+        reader = self._readers.get(type(node))
+        if reader is None:
+            raise _unsupported(node)
+        # sqlglot says NOT LIKE with a mark on the node, and may do so for others.
+        return reader(node, negated=negated is not bool(node.args.get("negate")))
+
+    def _comparison(self, node: exp.Expression, *, negated: bool) -> Predicate:
+        sign = _COMPARISONS[type(node)]
+        column, literal, mirrored = self._sides(node)
+        if column is None:
+            left, right = literal
+            return constant(true=_compare(node, left, sign, right), negated=negated)
+        if mirrored:
+            sign = MIRRORED[sign]
+        return self._binder.comparison(column, sign, literal, negated=negated)
+
+    def _null_safe(self, node: exp.Expression, *, negated: bool) -> Predicate:
+        column, literal, _ = self._sides(node)
+        if column is None:
+            raise _unsupported(node)
+        opposite = isinstance(node, exp.NullSafeNEQ)
+        return self._binder.null_safe_equal(column, literal, negated=negated is not opposite)
+
+    def _in(self, node: exp.Expression, *, negated: bool) -> Predicate:
+        values = node.expressions
+        if not values or set(node.args) - {"this", "expressions", "negate"}:
+            raise _unsupported(node)
+        literals = [_literal(value, node) for value in values]
+        return self._binder.in_list(self._column(node), literals, negated=negated)
+
+    def _between(self, node: exp.Expression, *, negated: bool) -> Predicate:
+        if node.args.get("symmetric"):
+            raise _unsupported(node)
+        low, high = (_literal(node.args[name], node) for name in ("low", "high"))
+        return self._binder.between(self._column(node), low, high, negated=negated)
+
+    def _is(self, node: exp.Expression, *, negated: bool) -> Predicate:
+        what = _literal(node.expression, node)
+        column = self._column(node)
+        if what is not None and not isinstance(what, bool):
+            raise _unsupported(node)
+        # IS TRUE and IS FALSE are never null, as <=> is not.
+        return self._binder.null_safe_equal(column, what, negated=negated)
+
+    def _like(self, node: exp.Expression, *, negated: bool, escape: str = "\\") -> Predicate:
+        pattern = _literal(node.expression, node)
+        return self._binder.like(self._column(node), pattern, escape=escape, negated=negated)
+
+    def _escape(self, node: exp.Expression, *, negated: bool) -> Predicate:
+        like, escape = node.this, _literal(node.expression, node)
+        if not isinstance(like, exp.Like):
+            raise _unsupported(node)
+        if not isinstance(escape, str) or len(escape) != 1:
+            raise InvalidConditionError(
+                f"The condition {_short(_sql(node))} is not valid",
+                why="ESCAPE takes one character",
+                fix="Write it like ESCAPE '!'",
+            )
+        opposite = bool(like.args.get("negate"))
+        return self._like(like, negated=negated is not opposite, escape=escape)
+
+    def _starts_with(self, node: exp.Expression, *, negated: bool) -> Predicate:
+        prefix = _literal(node.expression, node)
+        return self._binder.starts_with(self._column(node), prefix, negated=negated)
+
+    def _column(self, node: exp.Expression) -> Column:
+        names = _names(_bare(node.this))
+        if names is None:
+            raise _unsupported(node)
+        return self._binder.column(names)
+
+    def _sides(self, node: exp.Expression) -> tuple[Column | None, Any, bool]:
+        """The column, the literal, and whether the literal stands first; or two literals."""
+        left, right = _bare(node.this), _bare(node.expression)
+        names = _names(left)
+        if names is not None:
+            literal = _literal(right, node)
+            return self._binder.column(names), literal, False
+        names = _names(right)
+        if names is None:
+            return None, (_literal(left, node), _literal(right, node)), False
+        literal = _literal(left, node)
+        return self._binder.column(names), literal, True
+
+
+def _names(node: exp.Expression) -> list[str] | None:
+    """The parts of a column's name, from the outermost; None where the node is no column."""
+    below: list[str] = []
+    while isinstance(node, exp.Dot):
+        if not isinstance(node.expression, exp.Identifier):
+            return None
+        below.insert(0, node.expression.name)
+        node = node.this
+    if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
+        return None
+    return [*(part.name for part in node.parts), *below]
+
+
+def _literal(node: exp.Expression, whole: exp.Expression) -> Any:
+    value = read_literal(_bare(node))
+    if value is NOT_LITERAL:
+        raise _unsupported(whole)
+    return value
+
+
+def _compare(node: exp.Expression, left: Any, sign: Operator, right: Any) -> bool | None:
+    # `1 = 1`, which programs write to begin a chain of ANDs.
+    if left is None or right is None:
+        return None
+    if type(left) is not type(right) or not isinstance(left, int | str):
+        raise _unsupported(node)
+    return _PYTHON[sign](left, right)
+
+
+def _unsupported(node: exp.Expression) -> UnsupportedConditionError:
+    return UnsupportedConditionError(
+        f"The condition {_short(_sql(node))} is more than can be planned with",
+        why=f"only these forms are understood: {_FORMS}",
+        fix="Write it in these forms, or filter the rows after reading them",
+    )

@@ -1,0 +1,218 @@
+"""An import that goes on where it was: its stages in the catalog.
+
+Guarantees:
+
+- A stage is one database transaction: the ledger rows of some versions, and a row that says so.
+  Nobody sees them before the last transaction of the import registers the table.
+- `Stages.pieces` gives back what stages have written, as the parser gave it.
+- Stages count only for the log that they were made from: for the same names, sizes and times of
+  its files up to their last version. Of any other log nothing is used.
+- Of two that import one location, one finds its stage taken, and ends with an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from orjson import dumps as quick_dumps
+
+from deltalakedb.actions import Action
+from deltalakedb.deltalog.listing import Checkpoint, HistoryPlan, LogFile
+from deltalakedb.deltalog.tally import Span
+from deltalakedb.errors import CatalogBusyError
+from deltalakedb.importing.log_rows import (
+    ADD_COLUMNS,
+    KEY_COLUMNS,
+    REMOVE_COLUMNS,
+    CommitRow,
+    Piece,
+)
+from deltalakedb.store.arrow import FileQuery, schema_of
+from deltalakedb.store.relations import IMPORT_STAGES, METADATA_UPDATES, PROTOCOL_UPDATES
+from deltalakedb.store.rows import from_row, map_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from deltalakedb.store import Store
+    from deltalakedb.store.dialect import Row, Session
+    from deltalakedb.store.relations import Relation
+
+_READ_VERSIONS: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage as the catalog has it."""
+
+    table_id: str
+    number: int
+    next_version: int
+    fingerprint: str
+    commits: tuple[CommitRow, ...]
+
+
+@dataclass(slots=True)
+class Stages:
+    """The stages of one import."""
+
+    store: Store
+    location: str
+    plan: HistoryPlan
+    table_id: str
+    written: list[Stage] = field(default_factory=list)
+
+    @property
+    def next_version(self) -> int:
+        """The first version that no stage has."""
+        return self.written[-1].next_version if self.written else self.plan.first_version
+
+    def write(self, session: Session, commits: Sequence[CommitRow]) -> Stage:
+        """Note a stage whose rows are in the same transaction; it counts once that is committed."""
+        following = commits[-1].version + 1
+        stage = Stage(
+            self.table_id,
+            len(self.written),
+            following,
+            fingerprint(self.plan, following),
+            tuple(commits),
+        )
+        data = zlib.compress(quick_dumps([tuple(row) for row in commits]), 1)
+        now = self.store.clock.now_ms()
+        row = (self.table_id, stage.number, self.location, following, stage.fingerprint, data, now)
+        session.insert(IMPORT_STAGES, [row])
+        return stage
+
+    def end(self, session: Session) -> None:
+        """Take the stages away, in the transaction that registers the table."""
+        if session.changed("end_import", table_id=self.table_id) != len(self.written):
+            raise rival(self.location)
+
+    def check_rivals(self, session: Session) -> None:
+        """Raise where somebody else has written a stage of the same import."""
+        found = find(session, self.location)
+        if len(found) > len(self.written) or any(s.table_id != self.table_id for s in found):
+            raise rival(self.location)
+
+    def pieces(self) -> Iterator[Piece]:
+        """What the stages have written."""
+        commits = [commit for stage in self.written for commit in stage.commits]
+        for start in range(0, len(commits), _READ_VERSIONS):
+            yield self._piece(commits[start : start + _READ_VERSIONS])
+
+    def _piece(self, commits: list[CommitRow]) -> Piece:
+        first, last = commits[0].version, commits[-1].version
+        adds = self._files("dl_add_files", ADD_COLUMNS, first, last)
+        removes = self._files("dl_remove_files", REMOVE_COLUMNS, first, last)
+        added, removed = (Counter(batch["version"].to_pylist()) for batch in (adds, removes))
+        spans = [Span(c.version, added[c.version], removed[c.version], "") for c in commits]
+        control = self._control(first, last)
+        return Piece(spans, commits, _keyless(adds), removes, control, (None,), ())
+
+    def _files(
+        self, relation: str, columns: tuple[str, ...], first: int, last: int
+    ) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        query = FileQuery(
+            f"SELECT {', '.join(columns)} FROM {relation} WHERE table_id = :table_id "  # noqa: S608
+            "AND version >= :first AND version <= :last ORDER BY version",
+            columns,
+            {"table_id": self.table_id, "first": first, "last": last},
+            by_index=True,
+        )
+        batches = list(self.store.dialect.list_files(query))
+        table = pa.Table.from_batches(batches, schema_of(columns))
+        arrays = [
+            pa.array(_map_texts(column), pa.string())
+            if name in ("partition_values", "tags")
+            else column.combine_chunks()
+            for name, column in zip(columns, table.columns, strict=True)
+        ]
+        return pa.record_batch(arrays, schema=schema_of(columns))
+
+    def _control(self, first: int, last: int) -> list[tuple[int, list[Action]]]:
+        found: dict[int, list[Action]] = {}
+        with self.store.read() as session:
+            for relation in (PROTOCOL_UPDATES, METADATA_UPDATES):
+                for row in session.execute(
+                    self.store.dialect.sql(_updates(relation)),
+                    {"table_id": self.table_id, "first": first, "last": last},
+                ):
+                    found.setdefault(row[1], []).append(from_row(relation, row, session))
+        return sorted(found.items(), key=lambda item: item[0])
+
+
+def find(session: Session, location: str) -> list[Stage]:
+    """The stages that there are of an import of a location."""
+    rows = session.run_binary("import_stages", location=location)
+    return [_stage(row) for row in rows]
+
+
+def discard(store: Store, location: str) -> bool:
+    """Delete what there is of an import; whether there was anything."""
+    with store.write() as session:
+        ids = {stage.table_id for stage in find(session, location)}
+        for table_id in ids:
+            store.forget_table(session, table_id)
+    return bool(ids)
+
+
+def fingerprint(plan: HistoryPlan, following: int) -> str:
+    """What the files of a log before a version look like from outside."""
+    digest = hashlib.sha256()
+    files: list[LogFile] = []
+    for piece in plan.base_pieces:
+        files += piece.files if isinstance(piece, Checkpoint) else (piece,)
+    if plan.base_commit is not None:
+        files.append(plan.base_commit)
+    files += [file for file in plan.commits if file.version < following]
+    lines = [f"{file.key}\n{file.size}\n{file.modified_ms}\n" for file in files]
+    digest.update("".join(lines).encode())
+    return digest.hexdigest()
+
+
+def rival(location: str) -> CatalogBusyError:
+    """The error of an import that another one has overtaken."""
+    return CatalogBusyError(
+        f"Another import of {location} is under way",
+        why="It has written the stage that this one was about to write",
+        fix="Let it come to its end; if it was killed, import again",
+    )
+
+
+def _stage(row: Row) -> Stage:
+    table_id, number, _, following, mark, data, _ = row
+    commits: list[list[Any]] = json.loads(zlib.decompress(bytes(data)))
+    found = tuple(CommitRow(*commit) for commit in commits)
+    return Stage(str(table_id), int(number), int(following), mark, found)
+
+
+def _keyless(adds: pa.RecordBatch) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    none = pa.nulls(adds.num_rows, pa.int64())
+    arrays = [*adds.columns, *(none for _ in KEY_COLUMNS)]
+    return pa.record_batch(arrays, schema=schema_of((*ADD_COLUMNS, *KEY_COLUMNS)))
+
+
+def _map_texts(column: pa.ChunkedArray) -> list[str | None]:
+    """Maps as they are written: an engine may give them back in another order and spacing."""
+    known: dict[str | None, str | None] = {None: None}
+    for text in column.unique().to_pylist():
+        if text is not None:
+            known[text] = map_text(json.loads(text))
+    return [known[text] for text in column.to_pylist()]
+
+
+def _updates(relation: Relation) -> str:
+    return (
+        f"SELECT {', '.join(relation.columns)} FROM {relation.name} "  # noqa: S608
+        "WHERE table_id = :table_id AND version >= :first AND version <= :last"
+    )

@@ -1,0 +1,518 @@
+"""Rows become a commit: appended, or in the place of others. Shared by tables and transactions.
+
+Files are staged first and committed afterwards; nobody sees them before. When the commit is refused
+they are deleted again, unless its outcome is unknown: then they may be part of the table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, tzinfo
+from typing import TYPE_CHECKING, Any, Final
+
+from deltalakedb.actions import Action, AddFile, CdcFile, CommitInfo, Metadata, RemoveFile, Txn
+from deltalakedb.actions.arrow import schema_from_any
+from deltalakedb.actions.codec import from_dict
+from deltalakedb.actions.jsonvalue import dumps, loads
+from deltalakedb.actions.partition import decode_partition_value, decode_path
+from deltalakedb.actions.schema import StructType, physical_name
+from deltalakedb.arguments import (
+    optional_text,
+    optional_whole,
+    require_flags,
+    require_text,
+    require_texts,
+)
+from deltalakedb.conditions.row_filter import row_filter
+from deltalakedb.errors import (
+    CommitOutcomeUnknownError,
+    ConfigurationError,
+    DeltaLakeDbError,
+    InvalidSchemaError,
+    UnsupportedFeatureError,
+)
+from deltalakedb.operations.alter import replace_columns, widen_columns
+from deltalakedb.staging.constraints import ENFORCED
+from deltalakedb.staging.layout import StagePlan
+from deltalakedb.staging.sinks import Sinks
+from deltalakedb.staging.sources import Source, source_of
+from deltalakedb.transaction.open import check_app_txn
+from deltalakedb.transaction.rules import validate_commit
+from deltalakedb.transaction.summary import Summary
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from deltalakedb.conditions.predicate import Predicate
+    from deltalakedb.store import TableRecord
+    from deltalakedb.transaction.attempt import PartitionTest, ReadSet
+    from deltalakedb.transaction.change import AppTxn, Change
+    from deltalakedb.transaction.state import TableState
+
+
+_GENERATION: Final = "delta.generationExpression"
+_ELSEWHERE: Final = "Write it with Delta on Spark, and adopt what that has committed"
+_MADE_BY_WRITERS: Final = {
+    _GENERATION: "Write a DataFrame of Spark: table.append(frame), or DeltaTable",
+    "delta.identity.start": _ELSEWHERE,
+    "CURRENT_DEFAULT": _ELSEWHERE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A write that is staged: the actions of its commit, and what they depend on.
+
+    `base` is the version that it was planned from, and so what its commit has to start from; None
+    where it creates the table.
+    """
+
+    base: TableState | None
+    actions: tuple[Action, ...]
+    parameters: Mapping[str, Any]
+    metrics: Mapping[str, Any]
+    undo: Callable[[], None] = field(repr=False)
+    read: ReadSet | None = None
+    operation: str = "WRITE"
+    enforced: frozenset[str] = ENFORCED
+    replaces_all: bool = False
+
+    def committed_by(self, commit: Callable[[], Any]) -> Any:
+        """Commit; what was staged is deleted where that is refused."""
+        try:
+            return commit()
+        except CommitOutcomeUnknownError:
+            raise
+        except DeltaLakeDbError:
+            self.undo()
+            raise
+
+    def with_user_metadata(self, text: str | None) -> Written:
+        """The same with a note of the user's in the history of the table."""
+        if text is None:
+            return self
+        return replace(self, actions=(*self.actions, CommitInfo({"userMetadata": text})))
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """Which rows of a table a write replaces: those that match a row that is written.
+
+    They have equal values in all columns of `using`, where null equals nothing; or the condition
+    `on` holds for both. It names columns of the table by the `alias`, if there is one.
+    """
+
+    using: tuple[str, ...] = ()
+    on: str | None = None
+    alias: str | None = None
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """What the history of the table says of it, as Delta has it."""
+        if self.on is not None:
+            return {"replaceOnCond": self.on}
+        return {"replaceUsingCols": f"({', '.join(self.using)})"}
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlan:
+    """How rows will be written: the plan for their files, and what makes the table fit for them.
+
+    Made before any row is looked at, from the columns of the rows and the version of the table in
+    `base`. Times in `where` that name no zone are in `zone`.
+    """
+
+    stage: StagePlan
+    base: TableState | None
+    control: tuple[Action, ...] = ()
+    where: str | None = None
+    zone: tzinfo = UTC
+    replaces_schema: bool = False
+    enforced: frozenset[str] = ENFORCED
+    matching: Matching | None = None
+
+    @property
+    def metadata(self) -> Metadata:
+        """That of the table once the rows are in it."""
+        return self.stage.metadata
+
+    def undo(self, adds: Iterable[AddFile | CdcFile]) -> None:
+        """Delete files that no commit will name."""
+        unstage(self.stage, adds)
+
+
+def check_write(
+    *,
+    app_txn: object = None,
+    user_metadata: object = None,
+    target_bytes: object = None,
+    partition_by: object = None,
+    **flags: object,
+) -> None:
+    """Refuse arguments of a write that are of the wrong type, before anything is staged."""
+    if app_txn is not None:
+        check_app_txn(app_txn)
+    optional_text("user_metadata", user_metadata)
+    optional_whole("target_bytes", target_bytes, least=1)
+    if partition_by is not None:
+        require_texts("partition_by", partition_by)
+    require_flags(**flags)
+
+
+def check_where(where: object) -> None:
+    """Refuse a condition that new rows cannot be checked against."""
+    if where is not None:
+        require_text("where", where, fix="Pass SQL text, e.g. \"day = '2026-11-01'\"")
+
+
+def plan_rows(
+    table: TableRecord,
+    base: TableState,
+    schema: pa.Schema,
+    *,
+    storage_options: Mapping[str, str],
+    merge_schema: bool = False,
+    overwrite_schema: bool = False,
+    partition_by: Sequence[str] | None = None,
+    where: Any = None,
+    zone: tzinfo = UTC,
+    target_bytes: int | None = None,
+    generates: bool = False,
+) -> RowPlan:
+    """Plan a write of rows with these columns; `generates` says that it computes generated ones."""
+    if partition_by is not None:
+        partition_by = require_texts("partition_by", partition_by)
+    if partition_by is not None and not overwrite_schema:
+        raise ConfigurationError(
+            f"The partitions of table {table.name!r} cannot change by this write",
+            fix="Replace its schema too (overwrite_schema=True), or leave partition_by out",
+        )
+    control, metadata = _fitted(
+        base,
+        schema,
+        merge_schema=merge_schema,
+        overwrite_schema=overwrite_schema,
+        partition_by=partition_by,
+    )
+    check_generated(table, metadata, generates=generates)
+    check_where(where)
+    conditions = {} if where is None else {"overwrite where": where}
+    plan = stage_plan(table, metadata, storage_options, target_bytes, conditions)
+    return RowPlan(
+        plan,
+        base,
+        control,
+        where,
+        zone,
+        replaces_schema=overwrite_schema and bool(control),
+        enforced=ENFORCED | {"generatedColumns"} if generates else ENFORCED,
+    )
+
+
+def appended(plan: RowPlan, adds: list[AddFile]) -> Written:
+    """The commit that adds rows which are staged."""
+    partition_by = dumps(list(plan.metadata.partition_columns))
+    return Written(
+        base=plan.base,
+        actions=(*plan.control, *adds),
+        parameters={"mode": "Append", "partitionBy": partition_by},
+        metrics=write_metrics(adds),
+        undo=lambda: plan.undo(adds),
+        enforced=plan.enforced,
+    )
+
+
+def write_append(
+    table: TableRecord,
+    base: TableState,
+    data: Any,
+    *,
+    storage_options: Mapping[str, str],
+    merge_schema: bool = False,
+    target_bytes: int | None = None,
+) -> Written:
+    """Stage rows that are added to a table."""
+    check_write(merge_schema=merge_schema, target_bytes=target_bytes)
+    source = source_of(data, base.metadata.schema)
+    plan = plan_rows(
+        table,
+        base,
+        source.schema,
+        storage_options=storage_options,
+        merge_schema=merge_schema,
+        target_bytes=target_bytes,
+        generates=source.generates,
+    )
+    return appended(plan, source.stage(plan.stage))
+
+
+def write_creation(
+    bare: Change,
+    source: Source,
+    *,
+    storage_options: Mapping[str, str],
+    where: str | None = None,
+    app_txn: AppTxn | None = None,
+    now: int,
+    user_metadata: str | None = None,
+    target_bytes: int | None = None,
+) -> tuple[Change, Written]:
+    """Stage the rows that a new table begins with; the change that creates it with them."""
+    (metadata,) = (action for action in bare.actions if isinstance(action, Metadata))
+    generates = source.generates
+    enforced = ENFORCED | {"generatedColumns"} if generates else ENFORCED
+    # What is wrong with the table is told before anything is written.
+    validate_commit(Summary(bare.actions), metadata=None, protocol=None, enforced=enforced)
+    check_generated(bare.table, metadata, generates=generates)
+    check_where(where)
+    conditions = {} if where is None else {"overwrite where": where}
+    plan = RowPlan(
+        stage_plan(bare.table, metadata, storage_options, target_bytes, conditions),
+        base=None,
+        enforced=enforced,
+    )
+    txn = () if app_txn is None else (Txn(*check_app_txn(app_txn), now),)
+    written = appended(plan, source.stage(plan.stage))
+    change = replace(
+        bare,
+        actions=(*bare.actions, *written.actions, *txn),
+        operation="CREATE TABLE AS SELECT",
+        metrics=written.metrics,
+        info={} if user_metadata is None else {"userMetadata": user_metadata},
+        enforced=enforced,
+    )
+    return change, written
+
+
+# --- the rows that come -------------------------------------------------------------------
+
+
+def _fitted(
+    base: TableState,
+    schema: pa.Schema,
+    *,
+    merge_schema: bool,
+    overwrite_schema: bool,
+    partition_by: Sequence[str] | None = None,
+) -> tuple[tuple[Action, ...], Metadata]:
+    """The actions that make a table fit for columns, and its metadata then."""
+    control: tuple[Action, ...] = ()
+    if overwrite_schema:
+        control = replace_columns(base, schema, partition_by)
+    elif merge_schema:
+        control = widen_columns(base, _perhaps_new(schema, base.metadata.schema))
+    found = [action for action in control if isinstance(action, Metadata)]
+    return (control, found[0]) if found else ((), base.metadata)
+
+
+def _perhaps_new(schema: pa.Schema, known: StructType) -> StructType:
+    """The columns that a table lacks, and those that may have fields inside which it lacks."""
+    import pyarrow as pa
+
+    found = list(
+        schema_from_any(pa.schema([f for f in schema if known.get(f.name) is None])).fields
+    )
+    for column in schema:
+        if known.get(column.name) is not None and pa.types.is_nested(column.type):
+            try:
+                found += schema_from_any(pa.schema([column])).fields
+            except InvalidSchemaError:
+                # Values may fit nevertheless, or it will be said of them why they do not.
+                continue
+    return StructType(tuple(found))
+
+
+def check_generated(table: TableRecord, metadata: Metadata, *, generates: bool = False) -> None:
+    """Refuse tables some of whose columns have values that the writer would have to make.
+
+    A writer that `generates` evaluates the expressions of generated columns.
+    """
+    for column in metadata.schema.fields:
+        for key, fix in _MADE_BY_WRITERS.items():
+            if key in column.metadata and not (generates and key == _GENERATION):
+                raise UnsupportedFeatureError(
+                    f"Rows of table {table.name!r} cannot be written here",
+                    why=f"Column {column.name!r} has {key}, and its values would have to be made",
+                    fix=fix,
+                )
+
+
+def stage_plan(
+    table: TableRecord,
+    metadata: Metadata,
+    storage_options: Mapping[str, str],
+    target_bytes: int | None,
+    conditions: Mapping[str, str] | None = None,
+) -> StagePlan:
+    """How files of a table are written."""
+    plan = StagePlan(
+        table.name, table.location, metadata, dict(storage_options), conditions=conditions or {}
+    )
+    return plan if target_bytes is None else replace(plan, target_bytes=target_bytes)
+
+
+def unstage(plan: StagePlan, adds: Iterable[AddFile | CdcFile]) -> None:
+    """Delete files that no commit will name."""
+    Sinks(plan.location, plan.storage_options).delete([decode_path(add.path) for add in adds])
+
+
+def write_metrics(adds: Iterable[AddFile]) -> dict[str, str]:
+    """What Delta's history says of files that a write has added."""
+    files = list(adds)
+    rows = sum(json.loads(add.stats)["numRecords"] for add in files if add.stats)
+    return {
+        "numFiles": str(len(files)),
+        "numOutputRows": str(rows),
+        "numOutputBytes": str(sum(add.size for add in files)),
+    }
+
+
+# --- listed files --------------------------------------------------------------------------
+
+
+def partition_test(predicate: Predicate, metadata: Metadata) -> PartitionTest | None:
+    """Whether a file of a partition has only rows for the condition; None where rows differ."""
+    from deltalakedb.conditions.predicate import Constant, columns_of
+
+    if isinstance(predicate, Constant):
+        always = bool(predicate.value)
+        return lambda _values: always
+    partitions = {name.lower() for name in metadata.partition_columns}
+    if not all(len(c.path) == 1 and c.path[0].lower() in partitions for c in columns_of(predicate)):
+        return None
+    expression = row_filter(predicate)
+    columns = [metadata.schema.field(name) for name in metadata.partition_columns]
+
+    def test(values: Mapping[str, str | None]) -> bool:
+        import pyarrow as pa
+
+        from deltalakedb.actions.arrow import type_to_arrow
+
+        arrays = {
+            column.name: pa.array(
+                [decode_partition_value(values.get(physical_name(column)), column.type)],
+                type_to_arrow(column.type),
+            )
+            for column in columns
+        }
+        return bool(pa.table(arrays).filter(expression).num_rows)
+
+    return test
+
+
+def partitions_read(predicate: Predicate, metadata: Metadata) -> PartitionTest:
+    """Whether a file with these partition values could have rows for the condition."""
+    from deltalakedb.conditions.predicate import (
+        Constant,
+        columns_of,
+        conjunction,
+        conjuncts,
+        is_exact,
+    )
+
+    names = {name.lower() for name in metadata.partition_columns}
+    known = [
+        part
+        for part in conjuncts(predicate)
+        if is_exact(part)
+        and columns_of(part)
+        and all(len(c.path) == 1 and c.path[0].lower() in names for c in columns_of(part))
+    ]
+    test = partition_test(conjunction(known), metadata) if known else None
+    if test is not None:
+        return test
+    nothing = predicate == Constant(value=False)
+
+    def any_partition(_: Mapping[str, str | None]) -> bool:
+        return not nothing
+
+    return any_partition
+
+
+def chosen_files(files: pa.Table, test: PartitionTest) -> pa.Table:
+    """Those of listed files whose partition values pass a test; it is asked once for each."""
+    import pyarrow as pa
+
+    known: dict[str, bool] = {}
+    mask = []
+    for text in files["partition_values"].to_pylist():
+        if text not in known:
+            known[text] = test(json.loads(text))
+        mask.append(known[text])
+    return files.filter(pa.array(mask, pa.bool_()))
+
+
+def rows_of_files(files: pa.Table) -> list[dict[str, Any]]:
+    """A listing, file by file."""
+    return files.to_pylist()  # type: ignore[no-any-return]
+
+
+def records_known(row: Mapping[str, Any]) -> int | None:
+    """How many rows a listed file has, deleted ones too; None where its statistics do not say."""
+    stats = None if row["stats"] is None else json.loads(row["stats"])
+    known = None if stats is None else stats.get("numRecords")
+    return None if known is None else int(known)
+
+
+def live_rows(row: Mapping[str, Any]) -> int | None:
+    """How many rows a listed file shows; None where its statistics do not say so."""
+    known = records_known(row)
+    if known is None:
+        return None
+    vector = row["deletion_vector"]
+    return known - (0 if vector is None else int(json.loads(vector)["cardinality"]))
+
+
+def all_live_rows(rows: Iterable[Mapping[str, Any]]) -> int | None:
+    """How many rows listed files show together; None where one of them does not say so."""
+    counts = [live_rows(row) for row in rows]
+    return None if None in counts else sum(count for count in counts if count)
+
+
+def remove_of(row: Mapping[str, Any], now: int, *, data_change: bool = True) -> RemoveFile:
+    """The action that removes a listed file."""
+    known = {
+        "path": row["path"],
+        "deletionTimestamp": now,
+        "dataChange": data_change,
+        "extendedFileMetadata": True,
+        "partitionValues": loads(row["partition_values"]),
+        "size": row["size_bytes"],
+        "tags": _parsed(row["tags"]),
+        "deletionVector": _parsed(row["deletion_vector"]),
+        "baseRowId": row["base_row_id"],
+        "defaultRowCommitVersion": row["default_row_commit_version"],
+    }
+    made = from_dict({"remove": _present(known)})
+    assert isinstance(made, RemoveFile)  # noqa: S101 - that is what it says
+    return made
+
+
+def add_of(row: Mapping[str, Any]) -> AddFile:
+    """The action that adds a listed file, with the fields that this release does not know."""
+    known = {
+        "path": row["path"],
+        "partitionValues": loads(row["partition_values"]),
+        "size": row["size_bytes"],
+        "modificationTime": row["modification_time"],
+        "dataChange": True,
+        "stats": row["stats"],
+        "tags": _parsed(row["tags"]),
+        "deletionVector": _parsed(row["deletion_vector"]),
+        "baseRowId": row["base_row_id"],
+        "defaultRowCommitVersion": row["default_row_commit_version"],
+        "clusteringProvider": row["clustering_provider"],
+    }
+    made = from_dict({"add": {**(_parsed(row["extra"]) or {}), **_present(known)}})
+    assert isinstance(made, AddFile)  # noqa: S101 - that is what it says
+    return made
+
+
+def _parsed(text: str | None) -> Any:
+    return None if text is None else loads(text)
+
+
+def _present(known: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in known.items() if value is not None}

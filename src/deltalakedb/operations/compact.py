@@ -1,0 +1,317 @@
+"""Compaction: many small files of a partition become few large ones; no row changes.
+
+The plan comes from the catalog. Each bin of it is read and written by itself, with the same
+functions that read and stage rows everywhere else, so it runs in this process or wherever else it
+is sent. Files with deletion vectors are written anew without the rows that those hide.
+
+Whoever changes one of these files meanwhile makes the commit fail, and nothing is lost; whoever
+adds others is not in its way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from deltalakedb.actions import AddFile
+from deltalakedb.actions.jsonvalue import dumps
+from deltalakedb.actions.partition import decode_path
+from deltalakedb.actions.properties import TableProperties
+from deltalakedb.actions.schema import StructType
+from deltalakedb.arguments import optional_kind, require_function, require_kind, require_whole
+from deltalakedb.conditions.where import parse_where
+from deltalakedb.errors import ConfigurationError, UnsupportedFeatureError
+from deltalakedb.operations.append import (
+    Written,
+    chosen_files,
+    partition_test,
+    remove_of,
+    rows_of_files,
+    stage_plan,
+)
+from deltalakedb.progress import Phases, Progress
+from deltalakedb.reading.dataset import open_dataset
+from deltalakedb.snapshot.listing import COLUMNS
+from deltalakedb.staging.layout import StagePlan
+from deltalakedb.staging.sinks import Sinks
+from deltalakedb.staging.stage import stage
+from deltalakedb.table import Table
+from deltalakedb.threads import Threads
+from deltalakedb.transaction.attempt import ReadSet
+from deltalakedb.transaction.state import state_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from deltalakedb.snapshot import Snapshot
+
+TARGET_BYTES: Final = 1024 * 1024 * 1024
+_MOST_DELETED: Final = 0.05
+_THREADS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Files that become one; all that it takes to do so, to be sent anywhere."""
+
+    plan: StagePlan
+    files: pa.Table
+    schema: StructType
+    partition_columns: tuple[str, ...]
+    column_mapping_mode: str
+    allowed_roots: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes before."""
+        return sum(self.files["size_bytes"].to_pylist())
+
+
+Run: TypeAlias = Callable[[Sequence[Bin]], Iterable[list[AddFile]]]
+"""Compacts bins, somewhere; the new files of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """More of what a compaction did: sizes of files, bins, and what deletion vectors hid."""
+
+    added: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
+    bins: int = 0
+    vectors: int = 0
+    hidden_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What a compaction did; `version` is None where there was nothing to do."""
+
+    table: str
+    version: int | None
+    files_added: int
+    files_removed: int
+    bytes_added: int
+    bytes_removed: int
+    files_considered: int
+    partitions: int
+    details: Details = field(default_factory=Details, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; without the details."""
+        return {name: value for name, value in asdict(self).items() if name != "details"}
+
+
+def compact(
+    table: Table,
+    *,
+    where: str | None = None,
+    target_bytes: int | None = None,
+    run: Run | None = None,
+    progress: Progress | None = None,
+) -> Compaction:
+    """Make large files of small ones, in the partitions for which `where` is true.
+
+    New files have about `target_bytes` (1 GB); files that have that size already stay. `run` says
+    where the work is done: here, unless it is given. `progress` is told how many groups of files
+    of how many have been rewritten.
+    """
+    require_kind("table", table, Table, "a table of a lake")
+    require_function("run", run)
+    require_function("progress", progress)
+    optional_kind("where", where, str, "SQL text")
+    phases = Phases(progress)
+    snapshot = table.snapshot()
+    target = TARGET_BYTES
+    if target_bytes is not None:
+        target = require_whole("target_bytes", target_bytes, least=1, fix="Pass e.g. 2**30")
+    phases.begin("Finding small files")
+    files = files_to_optimize(snapshot, where)
+    chosen = _bins(files, target)
+    bins = [bin_of(snapshot, files, rows, target) for rows in chosen]
+    removed = [row for rows in chosen for row in rows]
+    if not bins:
+        return Compaction(table.name, None, 0, 0, 0, 0, files.num_rows, 0)
+    adds: list[AddFile] = []
+    phases.begin("Rewriting files", main=True)
+    try:
+        for done, made in enumerate((run or run_here)(bins), start=1):
+            adds += made
+            phases(done, len(bins))
+    except BaseException:
+        delete_files(snapshot, adds)
+        raise
+    return commit_optimize(
+        table,
+        snapshot,
+        removed,
+        adds,
+        considered=files.num_rows,
+        where=where,
+        columns=(),
+        bins=len(bins),
+    )
+
+
+def run_here(bins: Sequence[Bin]) -> Iterable[list[AddFile]]:
+    """Compact bins in this process."""
+    with Threads(_THREADS) as pool:
+        yield from pool.map(compact_bin, bins)
+
+
+def compact_bin(one: Bin) -> list[AddFile]:
+    """Read the files of a bin and write their rows to as few files as their size allows."""
+    rows = open_dataset(
+        one.files,
+        location=one.plan.location,
+        schema=one.schema,
+        partition_columns=one.partition_columns,
+        column_mapping_mode=one.column_mapping_mode,
+        storage_options=one.plan.storage_options,
+        allowed_roots=one.allowed_roots,
+    )
+    return stage(one.plan, rows.to_batches())
+
+
+def files_to_optimize(snapshot: Snapshot, where: str | None) -> pa.Table:
+    """The files of the partitions for which a condition is true, with every column."""
+    metadata = snapshot.metadata
+    if TableProperties(snapshot.properties).enable_row_tracking:
+        raise UnsupportedFeatureError(
+            f"Files of table {snapshot.table.name!r} cannot be rewritten",
+            why="It tracks rows, and rows that move to another file would lose their ids",
+            fix="Optimise it with Delta on Spark, and adopt what that has committed",
+        )
+    if where is None:
+        return snapshot.files(columns=COLUMNS)
+    predicate = parse_where(where, metadata.schema, metadata.partition_columns)
+    test = partition_test(predicate, metadata)
+    if test is None:
+        raise ConfigurationError(
+            f"The condition {where!r} is not one of partitions alone",
+            why="Files are optimised as a whole; the partition columns are: "
+            f"{', '.join(metadata.partition_columns) or 'none'}",
+            fix="Name partition columns only",
+        )
+    return chosen_files(snapshot.files(where=predicate, columns=COLUMNS), test)
+
+
+def bin_of(snapshot: Snapshot, files: pa.Table, rows: list[dict[str, Any]], target: int) -> Bin:
+    """A bin of some of the listed files."""
+    import pyarrow as pa
+
+    plan = stage_plan(
+        snapshot.table, snapshot.metadata, snapshot.storage_options, target_bytes=2 * target
+    )
+    mode = TableProperties(snapshot.properties).column_mapping_mode
+    return Bin(
+        # The rows were checked when they came in.
+        plan=replace(plan, data_change=False, enforce=False),
+        files=pa.Table.from_pylist(rows, schema=files.schema),
+        schema=snapshot.schema,
+        partition_columns=snapshot.partition_columns,
+        column_mapping_mode=mode,
+        allowed_roots=snapshot.table.allowed_roots,
+    )
+
+
+def _bins(files: pa.Table, target: int) -> list[list[dict[str, Any]]]:
+    """Files of the same partition, as many as make a file of the target size; two at least."""
+    by_partition: dict[str, list[dict[str, Any]]] = {}
+    for row in rows_of_files(files):
+        if row["size_bytes"] < target or _worth_it(row):
+            by_partition.setdefault(row["partition_values"], []).append(row)
+    bins: list[list[dict[str, Any]]] = []
+    for _, rows in sorted(by_partition.items()):
+        held: list[dict[str, Any]] = []
+        size = 0
+        # By age, so that rows which came together stay together.
+        for row in sorted(rows, key=lambda r: (r["added_version"], r["path"])):
+            if held and size + row["size_bytes"] > target:
+                bins.append(held)
+                held, size = [], 0
+            held.append(row)
+            size += row["size_bytes"]
+        bins.append(held)
+    return [rows for rows in bins if len(rows) > 1 or (rows and _worth_it(rows[0]))]
+
+
+def _worth_it(row: dict[str, Any]) -> bool:
+    """Whether a file by itself is better written anew: much of it is deleted."""
+    if row["deletion_vector"] is None:
+        return False
+    records = (json.loads(row["stats"]) if row["stats"] else {}).get("numRecords")
+    deleted = json.loads(row["deletion_vector"])["cardinality"]
+    return records is None or deleted > records * _MOST_DELETED
+
+
+def commit_optimize(
+    table: Table,
+    snapshot: Snapshot,
+    removed: list[dict[str, Any]],
+    adds: list[AddFile],
+    *,
+    considered: int,
+    where: str | None,
+    columns: Sequence[str],
+    clustered_by: Sequence[str] = (),
+    bins: int = 1,
+) -> Compaction:
+    """Commit new files in the place of others; no row has changed."""
+    now = table.now_ms()
+    removes = [remove_of(row, now, data_change=False) for row in removed]
+    sizes = sorted(add.size for add in adds) or [0]
+    before = sum(row["size_bytes"] for row in removed)
+    vectors = [row["deletion_vector"] for row in removed if row["deletion_vector"] is not None]
+    metrics = {
+        "numRemovedFiles": len(removes),
+        "numRemovedBytes": before,
+        "numAddedFiles": len(adds),
+        "numAddedBytes": sum(add.size for add in adds),
+        "numDeletionVectorsRemoved": len(vectors),
+        "minFileSize": sizes[0],
+        "p25FileSize": sizes[len(sizes) // 4],
+        "p50FileSize": sizes[len(sizes) // 2],
+        "p75FileSize": sizes[len(sizes) * 3 // 4],
+        "maxFileSize": sizes[-1],
+    }
+    committed = table.commit_written(
+        Written(
+            base=state_of(snapshot),
+            actions=(*removes, *adds),
+            parameters={
+                "predicate": dumps([] if where is None else [where]),
+                "zOrderBy": dumps(list(columns)),
+                "clusterBy": dumps(list(clustered_by)) if clustered_by else None,
+                "auto": False,
+            },
+            metrics={name: str(value) for name, value in metrics.items()},
+            undo=lambda: delete_files(snapshot, adds),
+            read=ReadSet(files=frozenset(row["path"] for row in removed)),
+            operation="OPTIMIZE",
+        )
+    )
+    return Compaction(
+        table=table.name,
+        version=int(committed),
+        files_added=len(adds),
+        files_removed=len(removes),
+        bytes_added=metrics["numAddedBytes"],
+        bytes_removed=before,
+        files_considered=considered,
+        partitions=len({row["partition_values"] for row in removed}),
+        details=Details(
+            added=tuple(sizes) if adds else (),
+            removed=tuple(sorted(row["size_bytes"] for row in removed)),
+            bins=bins,
+            vectors=len(vectors),
+            hidden_rows=sum(json.loads(vector)["cardinality"] for vector in vectors),
+        ),
+    )
+
+
+def delete_files(snapshot: Snapshot, adds: Iterable[AddFile]) -> None:
+    """Delete new files that no commit will name."""
+    sinks = Sinks(snapshot.table.location, snapshot.storage_options)
+    sinks.delete([decode_path(add.path) for add in adds])

@@ -1,0 +1,470 @@
+"""Rows take the place of others: which files go, what stays of them, and what was read for it.
+
+All rows go, or those for a condition, or those of the partitions that the new rows are in, or those
+that match one of the new rows. New rows are staged first. What goes is found in the snapshot that
+the write was planned from, and the commit starts from there: whoever changes these rows meanwhile
+makes it fail.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+
+from deltalakedb.actions import AddFile, CdcFile, RemoveFile
+from deltalakedb.actions.clustering import reclustered
+from deltalakedb.actions.datatypes import BINARY, BOOLEAN, DOUBLE, FLOAT, StructField
+from deltalakedb.actions.jsonvalue import dumps
+from deltalakedb.actions.partition import decode_partition_value
+from deltalakedb.actions.properties import TableProperties
+from deltalakedb.actions.schema import physical_name
+from deltalakedb.conditions.predicate import (
+    Column,
+    Null,
+    Predicate,
+    conjunction,
+    disjunction,
+    is_exact,
+    one_of,
+)
+from deltalakedb.conditions.row_filter import row_filter
+from deltalakedb.conditions.where import parse_where
+from deltalakedb.errors import ConfigurationError, UnsupportedFeatureError
+from deltalakedb.operations.append import (
+    Matching,
+    RowPlan,
+    Written,
+    all_live_rows,
+    check_write,
+    chosen_files,
+    partition_test,
+    plan_rows,
+    remove_of,
+    rows_of_files,
+    unstage,
+    write_metrics,
+)
+from deltalakedb.snapshot.listing import COLUMNS
+from deltalakedb.staging.change_data import ChangeData
+from deltalakedb.staging.layout import StagePlan
+from deltalakedb.staging.sources import source_of
+from deltalakedb.staging.stage import stage
+from deltalakedb.transaction.attempt import ReadSet
+from deltalakedb.transaction.state import state_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from deltalakedb.reading.dataset import SnapshotRows
+    from deltalakedb.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Going:
+    """What becomes of the files that have rows which go; `undo` deletes what was written for it."""
+
+    removes: list[RemoveFile]
+    read: ReadSet
+    kept: list[AddFile] = field(default_factory=list)
+    """New files, with the rows that stay of removed ones."""
+    marked: list[AddFile] = field(default_factory=list)
+    """Files that stay, with more rows that their deletion vectors hide."""
+    changes: list[CdcFile] = field(default_factory=list)
+    deleted: int | None = None
+    """How many rows go; None where that is not known."""
+    undo: Callable[[], None] = field(default=lambda: None, repr=False)
+
+
+Take: TypeAlias = Callable[[list[AddFile]], Going]
+"""Takes rows out of a table, once the files of the new rows are known."""
+
+
+@runtime_checkable
+class Replaces(Protocol):
+    """A source of rows that has a way of its own to take out those whose place they take."""
+
+    def replacing(self, snapshot: Snapshot, plan: RowPlan, now: int) -> Take | None:
+        """Refuse a condition that is wrong, before anything is written; None to do without."""
+        ...
+
+
+def write_overwrite(
+    snapshot: Snapshot,
+    data: Any,
+    *,
+    where: Any = None,
+    storage_options: Mapping[str, str],
+    now: int,
+    merge_schema: bool = False,
+    overwrite_schema: bool = False,
+    partition_by: Sequence[str] | None = None,
+    dynamic: bool = False,
+    target_bytes: int | None = None,
+    matching: Matching | None = None,
+    data_change: bool = True,
+) -> Written:
+    """Stage rows that take the place of all rows, or of those that fulfil a condition.
+
+    Without `data_change` they are the same rows in other files: readers of changes see none.
+    """
+    check_write(
+        merge_schema=merge_schema,
+        overwrite_schema=overwrite_schema,
+        dynamic=dynamic,
+        data_change=data_change,
+        target_bytes=target_bytes,
+    )
+    check_overwrite(
+        snapshot.partition_columns, where=where, overwrite_schema=overwrite_schema, dynamic=dynamic
+    )
+    source = source_of(data, snapshot.schema)
+    plan = plan_rows(
+        snapshot.table,
+        state_of(snapshot),
+        source.schema,
+        storage_options=storage_options,
+        merge_schema=merge_schema,
+        overwrite_schema=overwrite_schema,
+        partition_by=partition_by,
+        where=where,
+        target_bytes=target_bytes,
+        generates=source.generates,
+    )
+    plan = replace(plan, matching=matching)
+    if not data_change:
+        check_rearranges(plan)
+    take: Take | None = None
+    if where is not None or matching is not None:
+        # What is wrong with the condition is told before anything is written.
+        if isinstance(source, Replaces):
+            take = source.replacing(snapshot, plan, now)
+        if take is None:
+            _check_without_spark(plan)
+            plan = replace(plan, zone=source.zone())
+            _condition(plan)
+    adds = source.stage(plan.stage)
+    return overwritten(
+        plan, adds, snapshot, now=now, dynamic=dynamic, take=take, data_change=data_change
+    )
+
+
+def check_overwrite(
+    partition_columns: Sequence[str], *, where: Any, overwrite_schema: bool, dynamic: bool
+) -> None:
+    """Refuse an overwrite that says in two ways which rows go, or keeps rows that cannot stay."""
+    if where is not None and (overwrite_schema or dynamic):
+        raise ConfigurationError(
+            "A condition cannot be combined with another schema or with partitions that the rows "
+            "name themselves",
+            fix="Leave `where` out, or the other one",
+        )
+    if overwrite_schema and dynamic and partition_columns:
+        raise ConfigurationError(
+            "The schema cannot be overwritten by a dynamic overwrite of partitions",
+            why="The partitions that stay have rows of the schema that is there now",
+            fix="Overwrite the whole table (dynamic=False, or partitionOverwriteMode=static), or "
+            "leave overwrite_schema out; merge_schema adds columns",
+        )
+
+
+def check_rearranges(plan: RowPlan) -> None:
+    """Refuse a write with dataChange=false that would do more than move rows to other files."""
+    what = None
+    if plan.matching is not None:
+        what = "rows that match new ones are replaced"
+    elif plan.control:
+        what = "the columns or partitions of the table would change"
+    elif plan.where is not None:
+        predicate = parse_where(
+            plan.where, plan.metadata.schema, plan.metadata.partition_columns, strict=False
+        )
+        if not is_exact(predicate) or partition_test(predicate, plan.metadata) is None:
+            what = f"the condition {plan.where} is not about partitions alone"
+    if what is not None:
+        raise ConfigurationError(
+            f"Table {plan.stage.table!r} cannot be rewritten with dataChange=false",
+            why=f"That is for the same rows in other files, and {what}",
+            fix="Leave dataChange out",
+        )
+
+
+def _rearranged(plan: RowPlan, going: Going, adds: list[AddFile]) -> tuple[Going, list[AddFile]]:
+    """The same files, as those of a commit that changes no row; refused where their rows differ."""
+    added = int(write_metrics(adds)["numOutputRows"])
+    if going.deleted is not None and going.deleted != added:
+        raise ConfigurationError(
+            f"Table {plan.stage.table!r} cannot be rewritten with dataChange=false",
+            why=f"{going.deleted} rows would go and {added} come: these are not the same rows",
+            fix="Leave dataChange out; or read the rows again, if others have been added since",
+        )
+    removes = [replace(remove, data_change=False) for remove in going.removes]
+    return replace(going, removes=removes), [replace(add, data_change=False) for add in adds]
+
+
+def overwritten(
+    plan: RowPlan,
+    adds: list[AddFile],
+    snapshot: Snapshot,
+    *,
+    now: int,
+    dynamic: bool = False,
+    take: Take | None = None,
+    data_change: bool = True,
+) -> Written:
+    """The commit that puts staged rows in the place of others.
+
+    Those are all rows, those for the plan's condition, or with `dynamic` all of the partitions
+    that the new rows are in.
+    """
+    parameters = {
+        "mode": "Overwrite",
+        "partitionBy": dumps(list(plan.metadata.partition_columns)),
+    }
+    control = plan.control
+    going: Going | None = None
+    try:
+        going = _going(plan, adds, snapshot, now=now, dynamic=dynamic, take=take)
+        if not data_change:
+            going, adds = _rearranged(plan, going, adds)
+        if plan.replaces_schema and snapshot.clustering_columns:
+            domains = snapshot.domain_metadata
+            control += reclustered(snapshot.metadata, plan.metadata, domains)
+    except BaseException:
+        plan.undo(adds)
+        if going is not None:
+            going.undo()
+        raise
+    removed = len(going.removes) - len(going.marked)
+    metrics = {**write_metrics([*going.kept, *adds]), "numRemovedFiles": str(removed)}
+    if going.deleted is not None and (plan.where is not None or plan.matching is not None):
+        metrics["numDeletedRows"] = str(going.deleted)
+        metrics["numCopiedRows"] = write_metrics(going.kept)["numOutputRows"]
+    if going.changes:
+        metrics["numAddedChangeFiles"] = str(len(going.changes))
+    if going.marked:
+        metrics["numDeletionVectorsAdded"] = str(len(going.marked))
+    if plan.where is not None:
+        parameters["predicate"] = dumps([plan.where])
+    if plan.matching is not None:
+        parameters |= plan.matching.parameters
+    if dynamic:
+        parameters["isDynamicPartitionOverwrite"] = "true"
+    undo_going = going.undo
+
+    def undo() -> None:
+        plan.undo(adds)
+        undo_going()
+
+    return Written(
+        base=plan.base,
+        actions=(*control, *going.removes, *going.marked, *going.kept, *adds, *going.changes),
+        parameters=parameters,
+        metrics=metrics,
+        undo=undo,
+        read=going.read,
+        # Files that stay have the schema of before.
+        replaces_all=plan.replaces_schema and len(going.removes) == snapshot.num_files,
+        enforced=plan.enforced,
+    )
+
+
+def _going(
+    plan: RowPlan,
+    adds: list[AddFile],
+    snapshot: Snapshot,
+    *,
+    now: int,
+    dynamic: bool,
+    take: Take | None,
+) -> Going:
+    """What goes, and what was read for it."""
+    if take is not None:
+        return take(adds)
+    _check_without_spark(plan)
+    if dynamic and snapshot.partition_columns:
+        return _partitions_go(adds, snapshot, now)
+    if plan.where is None:
+        rows = rows_of_files(snapshot.files(columns=COLUMNS))
+        removes = [remove_of(row, now) for row in rows]
+        return Going(removes, ReadSet(whole_table=True), deleted=all_live_rows(rows))
+    return _rows_go(plan, adds, snapshot, now)
+
+
+def _check_without_spark(plan: RowPlan) -> None:
+    """Refuse a write whose rows only Spark can match with those of the table."""
+    if plan.matching is not None:
+        raise ConfigurationError(
+            f"Rows of table {plan.stage.table!r} that match the new ones cannot be replaced here",
+            why="Only Spark's own scan can match them",
+            fix="Use replaceWhere, or import deltalakedb.spark in a classic session of Spark",
+        )
+
+
+# --- partitions ---------------------------------------------------------------------------
+
+
+def _partitions_go(adds: list[AddFile], snapshot: Snapshot, now: int) -> Going:
+    """The files of the partitions that new files are in, however a log writes their values."""
+    columns = [snapshot.schema.field(name) for name in snapshot.partition_columns]
+
+    def values_of(values: Mapping[str, str | None]) -> tuple[Any, ...]:
+        return tuple(_comparable(column, values.get(physical_name(column))) for column in columns)
+
+    named = {values_of(add.partition_values) for add in adds}
+
+    def in_them(values: Mapping[str, str | None]) -> bool:
+        return values_of(values) in named
+
+    among = conjunction(
+        _among(column, {values[i] for values in named}) for i, column in enumerate(columns)
+    )
+    rows = rows_of_files(chosen_files(snapshot.files(where=among, columns=COLUMNS), in_them))
+    read = ReadSet(partitions=in_them, files=frozenset(row["path"] for row in rows))
+    return Going([remove_of(row, now) for row in rows], read, deleted=all_live_rows(rows))
+
+
+def _comparable(column: StructField, text: str | None) -> Any:
+    """A partition value that is equal to itself; None for null."""
+    value = decode_partition_value(text, column.type)
+    return "NaN" if isinstance(value, float) and math.isnan(value) else value
+
+
+def _among(field: StructField, values: set[Any]) -> Predicate:
+    """That a partition column has one of the values, as far as the catalog can tell."""
+    column = Column((field.name,), (physical_name(field),), field.type, is_partition=True)
+    known = values - {None}
+    some = one_of(column, known)
+    if field.type in (FLOAT, DOUBLE) and not all(v != "NaN" and math.isfinite(v) for v in known):
+        # Conditions name finite numbers only.
+        some = Null(column, negated=True)
+    elif known and (field.type == BINARY or (field.type == BOOLEAN and len(known) > 1)):
+        some = Null(column, negated=True)
+    return disjunction([some, Null(column)] if None in values else [some])
+
+
+# --- rows ---------------------------------------------------------------------------------
+
+
+def _condition(plan: RowPlan) -> Predicate:
+    metadata = plan.metadata
+    return parse_where(plan.where, metadata.schema, metadata.partition_columns, zone=plan.zone)
+
+
+def as_planned(snapshot: Snapshot, plan: RowPlan) -> Snapshot:
+    """The snapshot with the columns that the write adds, which are null in all its rows."""
+    return replace(snapshot, metadata=plan.metadata)
+
+
+def _rows_go(plan: RowPlan, adds: list[AddFile], snapshot: Snapshot, now: int) -> Going:
+    """The rows for a condition; what stays of their files is written anew, here."""
+    predicate = _condition(plan)
+    snapshot = as_planned(snapshot, plan)
+    found = snapshot.files(where=predicate, columns=COLUMNS)
+    test = partition_test(predicate, snapshot.metadata)
+    if test is not None:
+        removed = rows_of_files(chosen_files(found, test))
+        read = ReadSet(partitions=test, files=frozenset(row["path"] for row in removed))
+        removes = [remove_of(row, now) for row in removed]
+        return Going(removes, read, deleted=all_live_rows(removed))
+    rewriting = _Rewriting(snapshot, plan.stage, predicate)
+    try:
+        for position, row in enumerate(rows_of_files(found)):
+            if rewriting.rewrite(found.slice(position, 1)):
+                rewriting.removes.append(remove_of(row, now))
+        changes = rewriting.told(adds)
+    except BaseException:
+        rewriting.undo()
+        raise
+    kept = rewriting.kept
+
+    def undo() -> None:
+        plan.undo([*kept, *changes])
+
+    read = ReadSet(partitions=lambda _: True, files=frozenset(found["path"].to_pylist()))
+    return Going(rewriting.removes, read, kept=kept, changes=changes, undo=undo)
+
+
+class _Rewriting:
+    """Files without some of their rows, one by one; of none more than a few batches is held."""
+
+    def __init__(self, snapshot: Snapshot, plan: StagePlan, predicate: Predicate) -> None:
+        import pyarrow.compute as pc
+
+        self._snapshot = snapshot
+        self._plan = plan
+        self._goes = row_filter(predicate)
+        self._stays = ~pc.coalesce(self._goes, pc.scalar(False))  # noqa: FBT003
+        properties = TableProperties(snapshot.properties)
+        self._row_tracking = properties.enable_row_tracking
+        self._feed = ChangeData(plan) if properties.enable_change_data_feed else None
+        self.removes: list[RemoveFile] = []
+        self.kept: list[AddFile] = []
+
+    def rewrite(self, file: pa.Table) -> bool:
+        """Write the rows of a file that stay; False where all do."""
+        rows = self._rows(file)
+        if not rows.count_rows(filter=self._goes):
+            return False
+        # The rows were checked when they came in.
+        rest = replace(self._plan, conditions={}, enforce=False)
+        kept = stage(rest, rows.to_batches(filter=self._stays))
+        self.kept += kept
+        if kept and self._row_tracking:
+            raise UnsupportedFeatureError(
+                f"Rows of table {self._plan.table!r} cannot be rewritten",
+                why="It tracks rows, and rows that move to another file would lose their ids",
+                fix="Replace whole partitions or files; or write a DataFrame of Spark, with "
+                "deletion vectors switched on (delta.enableDeletionVectors)",
+            )
+        if self._feed is not None:
+            self._feed.write(rows.to_batches(filter=self._goes), "delete")
+        return True
+
+    def told(self, adds: list[AddFile]) -> list[CdcFile]:
+        """The change data; of whole files the log itself says what has changed."""
+        if self._feed is None:
+            return []
+        if not self.kept:
+            self._feed.drop()
+            return []
+        self._feed.write(_staged_rows(self._plan, adds), "insert")
+        return self._feed.finish()
+
+    def undo(self) -> None:
+        """Delete what was written."""
+        unstage(self._plan, self.kept)
+        if self._feed is not None:
+            self._feed.give_up()
+
+    def _rows(self, file: pa.Table) -> SnapshotRows:
+        from deltalakedb.reading.dataset import open_dataset
+
+        snapshot = self._snapshot
+        return open_dataset(
+            file,
+            location=snapshot.table.location,
+            schema=snapshot.schema,
+            partition_columns=snapshot.partition_columns,
+            column_mapping_mode=TableProperties(snapshot.properties).column_mapping_mode,
+            storage_options=snapshot.storage_options,
+            allowed_roots=snapshot.table.allowed_roots,
+        )
+
+
+def _staged_rows(plan: StagePlan, adds: Iterable[AddFile]) -> Iterator[pa.RecordBatch]:
+    """The rows of files that have just been written."""
+    from deltalakedb.reading.dataset import open_dataset
+    from deltalakedb.snapshot.added_files import files_of_adds
+
+    metadata = plan.metadata
+    rows: Iterator[pa.RecordBatch] = open_dataset(
+        files_of_adds(adds, 0),
+        location=plan.location,
+        schema=metadata.schema,
+        partition_columns=metadata.partition_columns,
+        column_mapping_mode=TableProperties(metadata.configuration).column_mapping_mode,
+        storage_options=plan.storage_options,
+    ).to_batches()
+    return rows

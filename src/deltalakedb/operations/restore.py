@@ -1,0 +1,204 @@
+"""Restore: a new version with the rows, columns and properties of an earlier one.
+
+History stays: the versions in between can still be read, and a restore can be taken back by
+another one. The protocol stays too, as a feature that is in use cannot simply be dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from deltalakedb.actions import Action, DomainMetadata, Metadata
+from deltalakedb.actions.clustering import DOMAIN as CLUSTERING
+from deltalakedb.actions.datatypes import StructField, StructType, physical_name
+from deltalakedb.actions.file_paths import vector_path
+from deltalakedb.actions.schema import schema_to_json
+from deltalakedb.arguments import require_kind
+from deltalakedb.errors import ConfigurationError, DataFileMissingError
+from deltalakedb.operations.append import add_of, remove_of, rows_of_files
+from deltalakedb.reading.data_files import descriptor_of
+from deltalakedb.snapshot.listing import COLUMNS
+from deltalakedb.storage import open_storage
+from deltalakedb.storage.file_places import FilePlaces
+from deltalakedb.table import Table
+from deltalakedb.threads import Threads
+from deltalakedb.transaction.attempt import ReadSet
+from deltalakedb.transaction.table_rules import CONSTRAINT_RULES
+
+if TYPE_CHECKING:
+    from deltalakedb.snapshot import Snapshot
+
+_LOOKERS: Final = 16
+_MARK: Final = "delta.identity.highWaterMark"
+_KEPT: Final = (
+    "delta.enableInCommitTimestamps",
+    "delta.inCommitTimestampEnablementVersion",
+    "delta.inCommitTimestampEnablementTimestamp",
+    "delta.columnMapping.maxColumnId",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """What a restore did; `version` is the new one, or None where nothing had to change."""
+
+    table: str
+    restored: int
+    version: int | None
+    files_restored: int
+    files_removed: int
+    bytes_restored: int
+    bytes_removed: int
+    files: int
+    bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def restore(
+    table: Table, *, version: int | None = None, timestamp: datetime | str | None = None
+) -> Restore:
+    """Commit a version that is what the table was at `version` or `timestamp`.
+
+    Whoever changes the table meanwhile makes it fail with a conflict. Files of the old version
+    that vacuum has deleted are told before anything is committed.
+    """
+    require_kind("table", table, Table, "a table of a lake")
+    if (version is None) == (timestamp is None):
+        raise ConfigurationError(
+            "A restore needs a version or a timestamp, and not both",
+            fix="Pass version=3, or timestamp='2026-11-01T00:00:00Z'",
+        )
+    now = table.snapshot()
+    then = table.snapshot(version, timestamp=timestamp)
+    here, there = _by_identity(now), _by_identity(then)
+    back = [row for key, row in there.items() if key not in here]
+    gone = [row for key, row in here.items() if key not in there]
+    _check_there(then, back)
+    actions: list[Action] = []
+    metadata = _restored(then.metadata, now.metadata)
+    if metadata != now.metadata:
+        actions.append(metadata)
+    actions += _domains(now, then)
+    moment = table.now_ms()
+    actions += [remove_of(row, moment) for row in gone]
+    actions += [add_of(row) for row in back]
+    told = Restore(
+        table=table.name,
+        restored=then.version,
+        version=None,
+        files_restored=len(back),
+        files_removed=len(gone),
+        bytes_restored=sum(row["size_bytes"] for row in back),
+        bytes_removed=sum(row["size_bytes"] for row in gone),
+        files=then.num_files,
+        bytes=then.size_bytes,
+    )
+    if not actions:
+        return told
+    committed = table.commit(
+        actions,
+        operation="RESTORE",
+        operation_parameters={
+            "version": then.version if timestamp is None else None,
+            "timestamp": None if timestamp is None else str(timestamp),
+        },
+        operation_metrics={
+            "tableSizeAfterRestore": str(told.bytes),
+            "numOfFilesAfterRestore": str(told.files),
+            "numRemovedFiles": str(told.files_removed),
+            "numRestoredFiles": str(told.files_restored),
+            "removedFilesSize": str(told.bytes_removed),
+            "restoredFilesSize": str(told.bytes_restored),
+        },
+        base=now,
+        read=ReadSet(whole_table=True),
+        # Files that stay were there then, too.
+        replaces_all=True,
+        # The rows were checked when they were first written, by the rules of that version, which
+        # are those that come back.
+        enforced=frozenset(CONSTRAINT_RULES),
+    )
+    return Restore(**{**asdict(told), "version": int(committed)})
+
+
+def _by_identity(snapshot: Snapshot) -> dict[tuple[str, str], dict[str, Any]]:
+    rows = rows_of_files(snapshot.files(columns=COLUMNS))
+    return {(row["path"], row["dv_id"]): row for row in rows}
+
+
+def _restored(then: Metadata, now: Metadata) -> Metadata:
+    """The metadata of then, but for what must not go back: it says how history itself is kept."""
+    kept = {name: now.configuration[name] for name in _KEPT if name in now.configuration}
+    schema = _with_marks(then.schema, now.schema)
+    return replace(
+        then,
+        schema_string=then.schema_string if schema == then.schema else schema_to_json(schema),
+        configuration={**then.configuration, **kept},
+        name=now.name,
+    )
+
+
+def _with_marks(then: StructType, now: StructType) -> StructType:
+    """Values that identity columns have given out since are not given out again."""
+    marks = {physical_name(field): field.metadata.get(_MARK) for field in now.fields}
+
+    def merged(field: StructField) -> StructField:
+        before, after = field.metadata.get(_MARK), marks.get(physical_name(field))
+        step = field.metadata.get("delta.identity.step")
+        if not isinstance(step, int) or not isinstance(after, int):
+            return field
+        further = max if step > 0 else min
+        mark = further(before, after) if isinstance(before, int) else after
+        return replace(field, metadata={**field.metadata, _MARK: mark})
+
+    return StructType(tuple(merged(field) for field in then.fields))
+
+
+def _domains(now: Snapshot, then: Snapshot) -> list[Action]:
+    """The clustering of then; other domains say what is true of the whole history, or of others."""
+    if not now.clustering_columns and not then.clustering_columns:
+        return []
+    before, after = now.domain_metadata.get(CLUSTERING), then.domain_metadata.get(CLUSTERING)
+    if before == after:
+        return []
+    return [DomainMetadata(CLUSTERING, after or before or "{}", removed=after is None)]
+
+
+def _check_there(snapshot: Snapshot, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Look for the files that come back, and their deletion vectors: vacuum may have been there."""
+    places = FilePlaces(snapshot.table.location, snapshot.table.allowed_roots)
+    wanted = list(dict.fromkeys(place for row in rows for place in _places(places, row)))
+    stores = {
+        root: open_storage(root, snapshot.storage_options) for root in {root for root, _ in wanted}
+    }
+    with Threads(_LOOKERS) as pool:
+        found = list(pool.map(lambda place: stores[place[0]].head(place[1]) is not None, wanted))
+    missing = [key for (_, key), there in zip(wanted, found, strict=True) if not there]
+    if missing:
+        raise DataFileMissingError(
+            f"Table {snapshot.table.name!r} cannot be restored to version {snapshot.version}: "
+            f"{len(missing)} of its files are gone, the first one is {missing[0]}",
+            why="Vacuum deletes files that no version within the retention needs",
+            fix="Restore to a later version, or bring the files back from a backup",
+        )
+
+
+def _places(places: FilePlaces, row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Store and key of the objects that a listed file is made of; those of clones lie elsewhere."""
+    yield _place(places, row["path"])
+    if row["deletion_vector"] is None:
+        return
+    file = vector_path(descriptor_of(row["deletion_vector"], row["path"]))
+    if file is not None:
+        yield _place(places, file)
+
+
+def _place(places: FilePlaces, path: str) -> tuple[str, str]:
+    place = places.resolve(path)
+    return place.store, "/".join(part for part in place.path.split("/") if part not in ("", "."))

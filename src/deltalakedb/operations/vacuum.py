@@ -1,0 +1,233 @@
+"""Vacuum: data files that no version needs any more are deleted.
+
+What is needed is a query of the catalog: the files of the newest version, and those of every
+version that was the newest one within the retention. The table's folder is listed once, to find
+what nobody names at all: leftovers of writes that failed. A file goes only when it is older than
+the retention too, so that the files of a write that is still under way stay.
+
+Guarantees:
+
+- A needed file stays however its path is spelled: a path and an object are compared as the file
+  that both lead to (`storage.file_places`), on a disk behind all symbolic links.
+- What other tables of the catalog need stays too: files that a shallow clone reads, by the
+  retention of the clone, and everything in a table that lies inside this one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from deltalakedb.actions.features import check_writable, required_features
+from deltalakedb.actions.file_paths import vector_path
+from deltalakedb.actions.properties import TableProperties
+from deltalakedb.arguments import require_flags, require_function, require_kind, require_number
+from deltalakedb.deltalog.names import LOG, LogKind, parse_name
+from deltalakedb.errors import ConfigurationError, InvalidArgumentError, MirrorError
+from deltalakedb.progress import Phases, Progress
+from deltalakedb.reading.data_files import descriptor_of
+from deltalakedb.staging.layout import STAGING_FOLDER
+from deltalakedb.storage import open_storage
+from deltalakedb.storage.file_places import FilePlaces
+from deltalakedb.table import Table
+
+if TYPE_CHECKING:
+    from deltalakedb.storage import ObjectInfo
+
+_CHANGE_DATA: Final = "_change_data"
+_ICEBERG: Final = "metadata/"
+_AT_ONCE: Final = 1000
+_HOUR_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Vacuum:
+    """What a vacuum deleted, or would delete."""
+
+    table: str
+    dry_run: bool
+    retention_hours: float
+    files: int
+    bytes: int
+    kept: int
+    paths: tuple[str, ...]
+    """The files, below the table's location; of a dry run all of them, else the first thousand."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "paths": list(self.paths)}
+
+
+def vacuum(
+    table: Table,
+    *,
+    retention_hours: float | None = None,
+    dry_run: bool = False,
+    allow_short_retention: bool = False,
+    progress: Progress | None = None,
+) -> Vacuum:
+    """Delete files that no version of the last `retention_hours` needs.
+
+    The retention is that of the table unless it is given (`delta.deletedFileRetentionDuration`,
+    a week by default). A shorter one is refused unless it is allowed: readers of older versions,
+    and writers that have not committed yet, would lose their files. `progress` is told how many
+    files of how many have been deleted; with a method `phase` also what comes before (see
+    `deltalakedb.progress`).
+    """
+    require_kind("table", table, Table, "a table of a lake")
+    require_flags(dry_run=dry_run, allow_short_retention=allow_short_retention)
+    require_function("progress", progress)
+    if retention_hours is not None:
+        fix = "Pass 0 or more hours; the default is a week"
+        retention_hours = require_number("retention_hours", retention_hours, fix=fix)
+    phases = Phases(progress)
+    snapshot = table.snapshot()
+    if "vacuumProtocolCheck" in required_features(snapshot.protocol):
+        check_writable(snapshot.protocol, metadata=snapshot.metadata, table=table.name)
+    least = TableProperties(snapshot.properties).deleted_file_retention
+    hours = _hours(table, least, retention_hours, allowed=allow_short_retention)
+    now = table.now_ms()
+    cutoff = now - int(hours * _HOUR_MS)
+    phases.begin("Finding what is needed")
+    places = FilePlaces(table.location, table.allowed_roots)
+    others = table.other_tables()
+    needed = _needed(table, places, cutoff, phases)
+    for other in others:
+        if any(places.overlaps(root) for root in other.allowed_roots):
+            needed |= _needed(other, places, _cutoff_of(other, cutoff), phases)
+    inside = [key for other in others if (key := _folder_inside(places, other)) is not None]
+    storage = open_storage(table.location, snapshot.storage_options)
+    iceberg = _has_iceberg(snapshot.properties)
+    gone: dict[str, ObjectInfo] = {}
+    kept, logged, newest = 0, -1, 0
+    phases.begin("Listing files")
+    for number, found in enumerate(storage.list(), start=1):
+        if number % _AT_ONCE == 0:
+            phases(number)
+        logged = max(logged, _logged(found.key))
+        newest = max(newest, found.modified_ms)
+        if _is_hidden(found.key) or (iceberg and found.key.startswith(_ICEBERG)):
+            continue
+        identity = places.identity_of_key(found.key)
+        if found.modified_ms >= cutoff or _is_needed(identity, needed, inside):
+            kept += 1
+        else:
+            # Once, if links lead to it by several keys.
+            gone.setdefault(identity, found)
+    _refuse_foreign(table, logged)
+    keys = [found.key for found in gone.values()]
+    if not dry_run:
+        if gone:
+            table.check_ahead(storage, now, newest=newest)
+        phases.begin("Deleting files", main=True)
+        for start in range(0, len(keys), _AT_ONCE):
+            storage.delete_many(keys[start : start + _AT_ONCE])
+            phases(min(start + _AT_ONCE, len(keys)), len(keys))
+    return Vacuum(
+        table=table.name,
+        dry_run=dry_run,
+        retention_hours=hours,
+        files=len(gone),
+        bytes=sum(found.size for found in gone.values()),
+        kept=kept,
+        paths=tuple(keys if dry_run else keys[:_AT_ONCE]),
+    )
+
+
+def _hours(table: Table, least: timedelta, given: float | None, *, allowed: bool) -> float:
+    default = least.total_seconds() / 3600
+    if given is None:
+        return default
+    if not 0 <= given < math.inf:
+        raise InvalidArgumentError(
+            f"A retention of {given} hours is no time", fix="Pass 0 or more; the default is a week"
+        )
+    if given < default and not allowed:
+        raise ConfigurationError(
+            f"Table {table.name!r} keeps removed files for {default:g} hours; {given:g} is less",
+            why="Readers of older versions, and writers that have not committed their files yet, "
+            "would lose them",
+            fix="Leave the retention out, change the table's delta.deletedFileRetentionDuration, "
+            "or pass allow_short_retention=True while nobody else uses the table",
+        )
+    return given
+
+
+def _needed(table: Table, places: FilePlaces, cutoff: int, tell: Phases) -> set[str]:
+    """All files that a version of `table` from `cutoff` on needs, as `places` knows them."""
+    own = places if table.location == places.location else FilePlaces(table.location)
+    found: set[str] = set()
+    for number, (path, vector) in enumerate(table.needed_files(cutoff), start=1):
+        if number % _AT_ONCE == 0:
+            tell(number)
+        found.update(places.identities(path, of=own))
+        if vector is not None:
+            file = vector_path(descriptor_of(vector, path))
+            if file is not None:
+                found.update(places.identities(file, of=own))
+    return found
+
+
+def _cutoff_of(table: Table, cutoff: int) -> int:
+    """What a clone keeps its versions for is decided by the clone."""
+    retention = TableProperties(table.record.properties).deleted_file_retention
+    return min(cutoff, table.now_ms() - int(retention.total_seconds() * 1000))
+
+
+def _folder_inside(places: FilePlaces, other: Table) -> str | None:
+    """The folder of another table that lies in this one, as its files are known; None elsewhere."""
+    key = places.key_of_location(other.location)
+    return f"{key}/" if key else key
+
+
+def _is_needed(identity: str, needed: set[str], inside: Sequence[str]) -> bool:
+    return identity in needed or any(identity.startswith(folder) for folder in inside)
+
+
+def _logged(key: str) -> int:
+    """The version that a key is the commit of; -1 where it is another file."""
+    folder, _, name = key.partition("/")
+    found = parse_name(name) if folder == LOG else None
+    return found.version if found is not None and found.kind is LogKind.COMMIT else -1
+
+
+def _refuse_foreign(table: Table, logged: int) -> None:
+    """The files of a commit that is to be adopted, or decided upon, are not there for nothing."""
+    if logged > table.refresh() or table.has_drifted():
+        raise MirrorError(
+            f"Table {table.name!r} is not vacuumed: its log has a commit that this catalog has not "
+            "written",
+            why="The files of that commit would be taken for leftovers, and deleted",
+            fix=f"Decide what counts first: lake.verify({table.name!r}) tells what there is, and "
+            f"lake.adopt({table.name!r}) makes it a version",
+        )
+
+
+def _has_iceberg(properties: Mapping[str, str]) -> bool:
+    """Whether the table is one of Iceberg, too, whose metadata lie beside its files."""
+    formats = properties.get("delta.universalFormat.enabledFormats", "")
+    compatible = any(
+        properties.get(f"delta.enableIcebergCompatV{n}", "").lower() == "true" for n in (1, 2, 3)
+    )
+    return compatible or "iceberg" in formats.lower()
+
+
+def _is_hidden(key: str) -> bool:
+    """The log, and whatever else is not the table's data: names with a dot or underscore first.
+
+    Partition folders may begin with an underscore too: those have a value.
+    """
+    return any(_hidden_names(key))
+
+
+def _hidden_names(key: str) -> Iterator[bool]:
+    for i, name in enumerate(key.split("/")):
+        if i == 0 and name == _CHANGE_DATA:
+            continue
+        if i == 0 and name.startswith(STAGING_FOLDER):
+            # All of it is what a write that died has left.
+            return
+        yield name.startswith((".", "_")) and "=" not in name

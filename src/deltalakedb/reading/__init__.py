@@ -1,0 +1,1 @@
+"""Rows without Spark: datasets, deletion vectors, column mapping, file systems."""

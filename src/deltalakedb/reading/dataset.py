@@ -1,0 +1,297 @@
+"""The rows of a snapshot, read without Spark.
+
+`SnapshotRows` reads every table. Where pyarrow itself reads the same rows from the same files
+(`plain_dataset.py`), a snapshot gives its users a dataset of pyarrow's instead.
+
+Guarantees:
+
+- Rows, columns and types are the table's at that version: deletion vectors, column mapping,
+  partition values and changes of the schema are applied.
+- Filters are exact. Files and row groups that they cannot match are not read, nor are columns
+  that neither the projection nor the filter needs. The rows of a snapshot are listed by the
+  catalog for each scan.
+- Memory is bounded: some files, or groups of small ones, are read at once (`fragment_readahead`),
+  one batch of each ahead.
+- Batches come in the order of the files given, and of the rows in each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+
+from deltalakedb.actions.arrow import schema_to_arrow
+from deltalakedb.actions.datatypes import StructType
+from deltalakedb.actions.properties import TableProperties
+from deltalakedb.conditions import guarantees
+from deltalakedb.conditions.predicate import Constant
+from deltalakedb.conditions.row_filter import row_filter as expression_of
+from deltalakedb.conditions.where import predicate_of
+from deltalakedb.errors import ConfigurationError, InvalidSchemaError
+from deltalakedb.reading import plain_dataset
+from deltalakedb.reading.data_files import ReadRequest, TableLayout
+from deltalakedb.reading.file_list import (
+    COLUMNS,
+    CatalogFiles,
+    FileList,
+    ListedFiles,
+    ReadableSnapshot,
+)
+from deltalakedb.reading.filesystem import TableFiles
+from deltalakedb.reading.scan import Selection, scan
+from deltalakedb.reading.scanner import RowScanner
+
+_MODES: Final = ("none", "name", "id")
+_BATCH_SIZE: Final = 131_072
+_READ_AHEAD: Final = 4
+
+
+def dataset_of(snapshot: ReadableSnapshot, where: Any = None) -> pads.Dataset | SnapshotRows:
+    """The rows of a snapshot that fulfil `where`, as pyarrow has them if it can."""
+    predicate = predicate_of(where, snapshot.metadata)
+    layout = layout_of(snapshot)
+    if plain_dataset.is_plain(layout, snapshot.protocol):
+        condition = None if predicate is None else expression_of(predicate)
+        dataset = plain_dataset.open_plain(layout, snapshot.files(predicate, columns=COLUMNS))
+        if dataset is not None:
+            return dataset if condition is None else dataset.filter(condition)
+    return rows_of(snapshot, predicate)
+
+
+def rows_of(snapshot: ReadableSnapshot, where: Any = None) -> SnapshotRows:
+    """The rows of a snapshot that fulfil `where`, whatever form `parse_where` takes it in."""
+    predicate = predicate_of(where, snapshot.metadata)
+    layout = layout_of(snapshot)
+    if predicate is None:
+        return SnapshotRows(layout, CatalogFiles(snapshot, Constant(value=True)))
+    return SnapshotRows(layout, CatalogFiles(snapshot, predicate), expression_of(predicate))
+
+
+def layout_of(snapshot: ReadableSnapshot) -> TableLayout:
+    """What all files of a snapshot have in common."""
+    table = snapshot.table
+    return _layout(
+        TableFiles(table.location, snapshot.storage_options, table.allowed_roots),
+        snapshot.schema,
+        snapshot.partition_columns,
+        TableProperties(snapshot.properties).column_mapping_mode,
+    )
+
+
+def open_dataset(
+    files: pa.Table,
+    *,
+    location: str,
+    schema: StructType,
+    partition_columns: Sequence[str] = (),
+    column_mapping_mode: str = "none",
+    storage_options: Mapping[str, str] | None = None,
+    allowed_roots: Sequence[str] = (),
+    row_filter: pc.Expression | None = None,
+) -> SnapshotRows:
+    """The rows of `files`, which are what `Snapshot.files()` returns.
+
+    `allowed_roots` are where files may lie beside the location (`Table.allowed_roots`).
+    `row_filter` is a condition on the columns of the table; rows that do not fulfil it are left
+    out. Nothing is read before rows are asked for.
+    """
+    if column_mapping_mode not in _MODES:
+        raise ConfigurationError(
+            f"The column mapping mode is {column_mapping_mode!r}",
+            fix=f"It has to be one of {', '.join(_MODES)}",
+        )
+    missing = [name for name in COLUMNS if name not in files.column_names]
+    if missing:
+        raise ConfigurationError(
+            f"The list of files has no column {missing[0]!r}",
+            why=f"its columns are: {', '.join(files.column_names)}",
+            fix="Pass what Snapshot.files() returns",
+        )
+    layout = _layout(
+        TableFiles(location, storage_options, allowed_roots),
+        schema,
+        partition_columns,
+        column_mapping_mode,
+    )
+    return SnapshotRows(layout, ListedFiles(files.select(COLUMNS)), row_filter)
+
+
+def _layout(
+    files: TableFiles,
+    schema: StructType,
+    partition_columns: Sequence[str],
+    column_mapping_mode: str,
+) -> TableLayout:
+    names = tuple(schema.field(name).name for name in partition_columns)
+    return TableLayout(files, schema, names, column_mapping_mode)
+
+
+class SnapshotRows:
+    """The rows of a table at one version; see `open_dataset`.
+
+    It has the methods of a pyarrow dataset that read. DuckDB, polars and pyarrow take it as a
+    table in memory, by Arrow's C interface. It is no dataset of pyarrow's: that would show rows
+    that deletion vectors hide, and columns under the names that they have in files.
+    """
+
+    def __init__(
+        self, layout: TableLayout, files: FileList, row_filter: pc.Expression | None = None
+    ) -> None:
+        self._schema = schema_to_arrow(layout.schema)
+        self._layout = layout
+        self._files = files
+        self._row_filter = row_filter
+        if row_filter is not None:
+            self._projected(None, row_filter)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SnapshotRows, (self._layout, self._files, self._row_filter)
+
+    def __repr__(self) -> str:
+        return f"<SnapshotRows of the table at {self._layout.files.location}>"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the table."""
+        return self._schema
+
+    def scanner(
+        self,
+        columns: Sequence[str] | Mapping[str, pc.Expression] | None = None,
+        filter: pc.Expression | None = None,  # noqa: A002 -- pyarrow's name
+        batch_size: int = _BATCH_SIZE,
+        *,
+        fragment_readahead: int = _READ_AHEAD,
+        use_threads: bool = True,
+    ) -> RowScanner:
+        """A scan of these columns and rows; all other ways to read go through it.
+
+        `columns` are names, or expressions by name.
+        """
+        wanted = _checked(columns)
+        condition = self._condition(filter)
+        schema = self._projected(wanted, condition)
+        request = ReadRequest(self._needed(wanted, condition), condition, batch_size, use_threads)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            files = self._matching_files(filter)
+            selection = Selection(schema, wanted, condition)
+            ahead = fragment_readahead if use_threads else 1
+            return scan(self._layout, files, request, selection, ahead)
+
+        return RowScanner(dataset_schema=self.schema, schema=schema, batches=batches)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self.scanner().__arrow_c_stream__(requested_schema)
+
+    def to_table(self, columns: Any = None, **options: Any) -> pa.Table:
+        """The rows in memory; arguments as of `scanner`."""
+        return self.scanner(columns, **options).to_table()
+
+    def to_batches(self, columns: Any = None, **options: Any) -> Iterator[pa.RecordBatch]:
+        """The rows as record batches; arguments as of `scanner`."""
+        return self.scanner(columns, **options).to_batches()
+
+    def to_reader(self, columns: Any = None, **options: Any) -> pa.RecordBatchReader:
+        """The rows as a stream of record batches; arguments as of `scanner`."""
+        return self.scanner(columns, **options).to_reader()
+
+    def head(self, num_rows: int, columns: Any = None, **options: Any) -> pa.Table:
+        """The first rows; arguments as of `scanner`."""
+        return self.scanner(columns, **options).head(num_rows)
+
+    def take(self, indices: Any, columns: Any = None, **options: Any) -> pa.Table:
+        """The rows of these numbers; arguments as of `scanner`."""
+        return self.scanner(columns, **options).take(indices)
+
+    def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:  # noqa: A002
+        """How many rows there are; without a filter, from the footers of the files alone."""
+        return self.scanner([], filter, **options).count_rows()
+
+    def filter(self, expression: pc.Expression) -> SnapshotRows:
+        """Those rows that fulfil `expression` too."""
+        condition = self._condition(expression)
+        self._projected(None, condition)
+        return SnapshotRows(self._layout, self._files.narrowed(expression), condition)
+
+    def sort_by(self, sorting: Any) -> pa.Table:
+        """All rows in memory, sorted."""
+        return self.to_table().sort_by(sorting)
+
+    def _condition(self, expression: pc.Expression | None) -> pc.Expression | None:
+        if expression is None or self._row_filter is None:
+            return self._row_filter if expression is None else expression
+        return self._row_filter & expression
+
+    def _projected(self, columns: Any, condition: pc.Expression | None) -> pa.Schema:
+        """The schema of a scan; names that the table does not have are refused."""
+        try:
+            scanner = pads.Scanner.from_batches(
+                [], schema=self.schema, columns=columns, filter=condition
+            )
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            raise InvalidSchemaError(
+                "The columns or the filter do not fit the table",
+                why=str(error).partition("\n")[0],
+                fix=f"The columns are: {', '.join(self.schema.names)}",
+            ) from error
+        return scanner.projected_schema
+
+    def _needed(self, columns: Any, condition: pc.Expression | None) -> StructType:
+        names: set[str] = set()
+        if columns is None:
+            names.update(self.schema.names)
+        elif isinstance(columns, Mapping):
+            for expression in columns.values():
+                names |= guarantees.names_in(expression, self.schema)
+        else:
+            names.update(columns)
+        if condition is not None:
+            names |= guarantees.names_in(condition, self.schema)
+        return StructType(tuple(f for f in self._layout.schema.fields if f.name in names))
+
+    def _matching_files(self, asked: pc.Expression | None) -> pa.Table:
+        """The files that may hold rows of the dataset which fulfil `asked`."""
+        listed = self._files if asked is None else self._files.narrowed(asked)
+        files, condition = listed.table(), self._condition(asked)
+        used = set() if condition is None else guarantees.names_in(condition, self.schema)
+        used &= set(self._layout.partition_columns)
+        if not used:
+            return files
+        paths = files.group_by("partition_values").aggregate([("path", "min")])
+        texts = paths["partition_values"].to_pylist()
+        known = [
+            guarantees.of_constants(
+                {
+                    name: value
+                    for name, value in self._layout.partition(text, path=path).items()
+                    if name in used
+                }
+            )
+            for text, path in zip(texts, paths["path_min"].to_pylist(), strict=True)
+        ]
+        found = guarantees.matching(known, condition, self.schema)
+        if len(found) == len(texts):
+            return files
+        wanted = pa.array([texts[i] for i in found], paths["partition_values"].type)
+        return files.filter(pc.is_in(files["partition_values"], wanted))
+
+
+def _checked(columns: Any) -> list[str] | Mapping[str, pc.Expression] | None:
+    """The columns as a list, or as expressions by name; any iterable of names will do."""
+    if columns is None or isinstance(columns, Mapping):
+        return columns
+    if isinstance(columns, str):
+        raise ConfigurationError(
+            f"columns={columns!r} is one name", fix=f"Pass a list of names: [{columns!r}]"
+        )
+    try:
+        return list(columns)
+    except TypeError:
+        raise ConfigurationError(
+            f"columns={columns!r} names no columns", fix="Pass a list of names"
+        ) from None

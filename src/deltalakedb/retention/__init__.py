@@ -1,0 +1,1 @@
+"""Old versions go out: expiry, the archive, and the way back."""

@@ -1,0 +1,112 @@
+"""A snapshot that reports what is read of it, for a transaction that depends on its reads.
+
+Files and rows are reported with the condition that they were asked for, and how many files there
+are as a read of the whole table. What names the snapshot (its version and time) and its metadata is
+not reported, nor are app transactions and metadata domains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from deltalakedb.conditions.predicate import Constant, Predicate
+from deltalakedb.conditions.where import predicate_of
+from deltalakedb.snapshot import listing
+from deltalakedb.snapshot.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Report: TypeAlias = Callable[[Predicate, Iterable[str]], None]
+"""Called with the condition of a read, and the paths of the files that were listed for it."""
+EVERYTHING = Constant(value=True)
+NOTHING_ELSE = Constant(value=False)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedSnapshot(Snapshot):
+    """As `Snapshot`; each read is passed to `_report`, before the caller gets its result."""
+
+    _report: Report = field(repr=False, compare=False)
+
+    @property
+    def num_files(self) -> int:
+        """How many files are live."""
+        self._report(EVERYTHING, ())
+        return self.counts.live_files
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes the live files have."""
+        self._report(EVERYTHING, ())
+        return self.counts.live_bytes
+
+    def has_file(self, path: str, dv_id: str | None = None) -> bool:
+        """As `Snapshot.has_file`; that a file is missing is a read of the whole table."""
+        found = Snapshot.has_file(self, path, dv_id)
+        if found:
+            self._report(NOTHING_ELSE, [path])
+        else:
+            self._report(EVERYTHING, ())
+        return found
+
+    def files(
+        self,
+        where: Any = None,
+        *,
+        columns: Iterable[str] | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> pa.Table:
+        """As `Snapshot.files`; which files are the first ones is a read of the whole table."""
+        names = listing.check_columns(columns)
+        predicate = self._predicate(where)
+        if predicate == EVERYTHING or limit is not None or offset:
+            self._report(EVERYTHING, ())
+            return Snapshot.files(self, where, columns=names, limit=limit, offset=offset)
+        found = Snapshot.files(self, predicate, columns=list(dict.fromkeys((*names, "path"))))
+        self._report(predicate, found["path"].to_pylist())
+        return found.select(names)
+
+    def iter_files(
+        self,
+        batch_size: int = 10_000,
+        where: Any = None,
+        columns: Iterable[str] | None = None,
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """As `Snapshot.iter_files`; with a condition the paths are kept until the commit."""
+        names = listing.check_columns(columns)
+        predicate = self._predicate(where)
+        self._report(predicate, ())
+        if predicate == EVERYTHING:
+            return Snapshot.iter_files(self, batch_size, where, names)
+        wide = list(dict.fromkeys((*names, "path")))
+        batches = Snapshot.iter_files(self, batch_size, predicate, wide)
+        return self._reported(batches, names)
+
+    def _reported(
+        self, batches: Generator[pa.RecordBatch, None, None], names: Iterable[str]
+    ) -> Generator[pa.RecordBatch, None, None]:
+        for batch in batches:
+            self._report(NOTHING_ELSE, batch["path"].to_pylist())
+            yield batch.select(list(names))
+
+    def _predicate(self, where: Any) -> Predicate:
+        predicate = predicate_of(where, self.metadata)
+        return EVERYTHING if predicate is None else predicate
+
+
+def watched(snapshot: Snapshot, report: Report) -> WatchedSnapshot:
+    """The same snapshot, which passes what is read of it to `report`."""
+    return WatchedSnapshot(
+        snapshot.table,
+        snapshot.version,
+        snapshot.committed_at,
+        snapshot.metadata,
+        snapshot.protocol,
+        snapshot.counts,
+        snapshot._store,  # noqa: SLF001 - one of its own kind
+        report,
+    )

@@ -1,0 +1,64 @@
+"""Arguments that only Spark's calls have: conditions, assignments and frames of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from deltalakedb.arguments import refuse, require_kind, require_texts
+from deltalakedb.errors import InvalidConditionError
+from deltalakedb.spark.dml.conditions import as_column
+from deltalakedb.spark.io.scan import spark_says
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def check_condition(value: object, name: str = "condition") -> None:
+    """Refuse what is neither SQL nor a Column; whether it fits the table is seen later."""
+    as_column(value, name)
+
+
+def check_syntax(spark: SparkSession, expressions: Iterable[object]) -> None:
+    """Refuse SQL that Spark cannot parse; columns and functions that it does not know may come."""
+    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+    texts = [text for text in expressions if isinstance(text, str)]
+    try:
+        # Spark parses when an expression is used, and not when it is made.
+        _ = spark.range(0).select(*map(F.expr, texts)).schema
+    except ParseException as error:
+        raise InvalidConditionError(
+            "A condition or value of this clause cannot be parsed",
+            why=spark_says(error),
+            fix="Correct it: it is an expression in Spark's SQL",
+        ) from error
+    except AnalysisException:
+        # It names columns, which are those of the table and the source.
+        return
+
+
+def check_assignments(name: str, values: object) -> Mapping[str, Any]:
+    """New values by the names of their columns."""
+    fix = f"Pass columns and expressions, e.g. {name}={{'price': 'price * 2'}}"
+    if not isinstance(values, Mapping) or not values:
+        refuse(name, values, "a dict that sets at least one column", fix=fix)
+    for column, value in values.items():
+        if not isinstance(column, str) or not column.strip():
+            refuse(f"Each key of {name}", column, "the name of a column", fix=fix)
+        as_column(value, f"The value of {column!r} in {name}")
+    return values
+
+
+def check_frame(name: str, value: object) -> None:
+    """Refuse what is no DataFrame."""
+    from pyspark.sql import DataFrame
+
+    require_kind(name, value, DataFrame, "a DataFrame of Spark")
+
+
+def column_names(name: str, cols: Iterable[object]) -> list[str]:
+    """Names of columns as Delta takes them: one by one, or as one list."""
+    names = [part for one in cols for part in (one if isinstance(one, (list, tuple)) else [one])]
+    return require_texts(name, names, fix="Pass names of columns, e.g. 'id', 'day'")

@@ -1,0 +1,249 @@
+"""New tables as they are put together, as in `delta.tables.DeltaTableBuilder`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from deltalakedb.actions.arrow import schema_from_any
+from deltalakedb.arguments import optional_text, refuse, require_flag, require_kind, require_text
+from deltalakedb.errors import ConfigurationError, TableNotFoundError
+from deltalakedb.spark.api.arguments import column_names
+from deltalakedb.spark.api.errors import SparkParseError, analysis_errors
+from deltalakedb.spark.api.session import default_properties
+from deltalakedb.spark.dml.generated import EXPRESSION
+from deltalakedb.spark.io.scan import spark_types
+from deltalakedb.store.finding import table_exists
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import DataType, StructField, StructType
+
+    from deltalakedb.lake import Lake
+    from deltalakedb.spark.api.table import DeltaTable
+    from deltalakedb.table import Table
+
+
+How: TypeAlias = Literal["create", "create if missing", "replace", "create or replace"]
+"""What becomes of a table that is there already, or is not."""
+
+
+class DeltaTableBuilder:
+    """A table to be created or replaced; `execute()` does it, in one version."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        made: Callable[[Table], DeltaTable],
+        *,
+        how: How,
+    ) -> None:
+        from pyspark.sql.types import StructType
+
+        self._spark = spark
+        self._lake = lake
+        self._made = made
+        self._how = how
+        self._name: str | None = None
+        self._location: str | None = None
+        self._comment: str | None = None
+        self._schema = StructType()
+        self._partitions: list[str] = []
+        self._clusters: list[str] = []
+        self._properties: dict[str, str] = {}
+
+    def tableName(self, identifier: str) -> DeltaTableBuilder:
+        """Its name in the catalog."""
+        self._name = require_text("identifier", identifier)
+        return self
+
+    def location(self, location: str) -> DeltaTableBuilder:
+        """Where its files will lie."""
+        self._location = require_text("location", location)
+        return self
+
+    def comment(self, comment: str) -> DeltaTableBuilder:
+        """What it is about."""
+        require_kind("comment", comment, str, "a string")
+        self._comment = comment
+        return self
+
+    def addColumn(  # noqa: PLR0917 - Delta's
+        self,
+        colName: str,
+        dataType: str | DataType,
+        nullable: bool = True,  # noqa: FBT001, FBT002 - Delta's
+        generatedAlwaysAs: str | None = None,
+        generatedByDefaultAs: Any = None,
+        comment: str | None = None,
+    ) -> DeltaTableBuilder:
+        """A column; `generatedAlwaysAs` is an expression of others that its values follow from.
+
+        Identity columns, which Delta takes in the same places, are refused.
+        """
+        require_text("colName", colName)
+        require_flag("nullable", nullable)
+        optional_text("comment", comment)
+        _check_generator("generatedAlwaysAs", generatedAlwaysAs, or_text=True)
+        _check_generator("generatedByDefaultAs", generatedByDefaultAs)
+        identity = not isinstance(generatedAlwaysAs, (str, type(None)))
+        if identity or generatedByDefaultAs is not None:
+            raise ConfigurationError(
+                f"Column {colName!r} cannot be an identity column",
+                why="Such columns can be read here, and not written",
+                fix="Pass an expression of other columns, e.g. 'CAST(at AS DATE)'",
+            )
+        metadata = {} if generatedAlwaysAs is None else {EXPRESSION: generatedAlwaysAs}
+        if comment is not None:
+            metadata["comment"] = comment
+        kind = _type_of(colName, dataType)
+        self._schema = self._schema.add(colName, kind, nullable, metadata)
+        return self
+
+    def addColumns(self, cols: StructType | Iterable[StructField]) -> DeltaTableBuilder:
+        """Columns as some schema has them."""
+        for field in _fields(cols):
+            self._schema = self._schema.add(field)
+        return self
+
+    def partitionedBy(self, *cols: str | list[str] | tuple[str, ...]) -> DeltaTableBuilder:
+        """Its partition columns."""
+        self._partitions = column_names("cols", cols)
+        return self
+
+    def clusterBy(self, *cols: str | list[str] | tuple[str, ...]) -> DeltaTableBuilder:
+        """Its clustering columns."""
+        self._clusters = column_names("cols", cols)
+        return self
+
+    def property(self, key: str, value: str) -> DeltaTableBuilder:
+        """A table property."""
+        require_kind("value", value, str, "a string")
+        self._properties[require_text("key", key)] = value
+        return self
+
+    @analysis_errors()
+    def execute(self) -> DeltaTable:
+        """Create or replace it."""
+        there = self._there()
+        if there is not None and self._how == "create if missing":
+            return self._made(there)
+        self._check_generated()
+        parts: dict[str, Any] = {
+            "schema": self._schema,
+            "partition_by": self._partitions,
+            "cluster_by": self._clusters,
+            "properties": {**default_properties(self._spark), **self._properties},
+            "description": self._comment,
+        }
+        if there is not None and self._how == "create":
+            raise table_exists(self._named(), "", there.name, there.location)
+        if there is not None:
+            there.replace(**parts, operation=f"{self._how.upper()} TABLE")
+            return self._made(there)
+        if self._how == "replace":
+            raise TableNotFoundError(
+                f"There is no table {self._named()!r} to replace",
+                fix="Use createOrReplace, or create",
+            )
+        if self._location is None:
+            raise ConfigurationError(
+                "It is not said where the table will lie", fix="Add .location('…')"
+            )
+        return self._made(self._lake.create_table(self._named(), location=self._location, **parts))
+
+    def _named(self) -> str:
+        from deltalakedb.importing.import_table import default_name
+        from deltalakedb.storage import normalise_location
+
+        if self._name is None and self._location is None:
+            raise ConfigurationError("The table has no name", fix="Add .tableName('sales.orders')")
+        return self._name or default_name(normalise_location(self._location or ""))
+
+    def _there(self) -> Table | None:
+        """The table of that name, if it lies where it was said to."""
+        from deltalakedb.storage import normalise_location
+
+        try:
+            found = self._lake.table(self._named())
+        except TableNotFoundError:
+            return None
+        if self._location is not None and normalise_location(self._location) != found.location:
+            if self._how in ("create", "create if missing"):
+                return found
+            raise ConfigurationError(
+                f"Table {found.name!r} lies at {found.location}, and not at {self._location}",
+                fix="Leave the location out, or choose another name",
+            )
+        return found
+
+    def _check_generated(self) -> None:
+        """Expressions are resolved by Spark once, before rows depend on them."""
+        from pyspark.errors import PySparkException
+        from pyspark.sql import functions as F  # noqa: N812 - its usual name
+        from pyspark.sql.types import StructType
+
+        types = spark_types(schema_from_any(self._schema))
+        plain = StructType()
+        for field in self._schema.fields:
+            if EXPRESSION not in field.metadata:
+                plain = plain.add(field.name, types[field.name])
+        empty = self._spark.createDataFrame([], plain)
+        for field in self._schema.fields:
+            if EXPRESSION not in field.metadata:
+                continue
+            text = field.metadata[EXPRESSION]
+            try:
+                made = empty.withColumn(field.name, F.expr(text).cast(types[field.name]))
+                _ = made.schema
+                known: Any = getattr(made, "_jdf", None)
+                if known is None or known.queryExecution().analyzed().deterministic():
+                    continue
+                why = "It gives another value each time"
+            except PySparkException as error:
+                why = str(error).strip().partition("\n")[0]
+            raise ConfigurationError(
+                f"Column {field.name!r} cannot be generated as {text!r}",
+                why=why,
+                fix="Write an expression of columns of the table that are not generated",
+            )
+
+
+def _type_of(column: str, given: object) -> DataType:
+    """A type of Spark, or one as SQL writes it, e.g. "INT" or "struct<a: bigint>"."""
+    from pyspark.errors import ParseException
+    from pyspark.sql.types import DataType
+
+    if isinstance(given, DataType):
+        return given
+    text = require_text("dataType", given, fix="Pass a type, e.g. 'bigint' or LongType()")
+    try:
+        return DataType.fromDDL(text)
+    except ParseException as error:
+        raise SparkParseError(
+            f"Column {column!r} cannot be of the type {text!r}",
+            why=str(error).strip().partition("\n")[0],
+            fix="Write a type of SQL, e.g. 'bigint' or 'struct<a: int>'",
+        ) from None
+
+
+def _fields(cols: object) -> list[StructField]:
+    from pyspark.sql.types import StructField, StructType
+
+    fields = cols.fields if isinstance(cols, StructType) else cols
+    if not isinstance(fields, Iterable) or isinstance(fields, (str, bytes)):
+        refuse("cols", cols, "a StructType or a list of StructFields")
+    listed = list(fields)
+    for field in listed:
+        require_kind("Each of cols", field, StructField, "a StructField")
+    return listed
+
+
+def _check_generator(name: str, value: object, *, or_text: bool = False) -> None:
+    """An expression, or what Delta's IdentityGenerator has; its class may not be installed."""
+    if value is None or (or_text and isinstance(value, str) and value.strip()):
+        return
+    if not hasattr(value, "start") or not hasattr(value, "step"):
+        kind = "an expression in SQL" if or_text else "an IdentityGenerator"
+        refuse(name, value, kind)

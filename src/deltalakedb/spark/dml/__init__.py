@@ -1,0 +1,1 @@
+"""DELETE, UPDATE, MERGE, replacing writes and OPTIMIZE on Spark."""

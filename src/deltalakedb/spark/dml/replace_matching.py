@@ -1,0 +1,148 @@
+"""`replaceUsing` and `replaceOn` of a DataFrame: rows of a table make way for those they match.
+
+New rows are staged first, and rows of the table are matched with the staged files. So they are
+matched with just the rows that are written, even where the DataFrame gives others each time. All
+new rows are written, whether they match any or none; a row of the table goes if it matches any.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Final
+
+from deltalakedb.conditions.predicate import Opaque, Predicate, conjunction
+from deltalakedb.errors import ConfigurationError, InvalidConditionError
+from deltalakedb.operations.append import partitions_read
+from deltalakedb.operations.overwrite import Going, Take, as_planned
+from deltalakedb.spark.dml.changes import RowEdit, columns_named, written_rows
+from deltalakedb.spark.dml.delete_update import take_out_matching
+from deltalakedb.spark.dml.merge_plan import (
+    Key,
+    MergeCondition,
+    read_condition,
+    small,
+    source_bounds,
+)
+from deltalakedb.spark.dml.merge_resolution import alias_of
+from deltalakedb.spark.dml.replace_where import staged_rows, taken_out
+from deltalakedb.spark.io.scan import planned, quoted, spark_says
+from deltalakedb.transaction.attempt import NOTHING, ReadSet
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from deltalakedb.actions import AddFile
+    from deltalakedb.operations.append import Matching, RowPlan
+    from deltalakedb.snapshot import Snapshot
+
+_TABLE: Final = "__deltalakedb_table"
+_ROWS: Final = "__deltalakedb_rows"
+
+
+def replacing_matches(
+    frame: DataFrame, snapshot: Snapshot, plan: RowPlan, matching: Matching, now: int
+) -> Take:
+    """Check what rows are matched by; what takes those that match out, once new ones are staged."""
+    edit = RowEdit(frame.sparkSession, as_planned(snapshot, plan), now)
+    match = _Match(edit, frame, matching)
+    match.check()
+
+    def take(adds: list[AddFile]) -> Going:
+        return taken_out(edit, adds, lambda: match.take_out(adds))
+
+    return take
+
+
+class _Match:
+    """How rows of a table are matched with new ones, which have the columns of a DataFrame."""
+
+    def __init__(self, edit: RowEdit, frame: DataFrame, matching: Matching) -> None:
+        self._edit = edit
+        self._schema = edit.metadata.schema
+        self._by = matching
+        self._columns = [name for name in frame.columns if self._schema.get(name) is not None]
+        self._table = _TABLE if matching.using else matching.alias
+        self._rows = _ROWS if matching.using else alias_of(frame)
+
+    def check(self) -> None:
+        """Refuse columns that are not on both sides, and a condition that Spark cannot resolve."""
+        from pyspark.errors import AnalysisException
+
+        there = {name.lower() for name in self._columns}
+        for name in self._by.using:
+            if self._schema.get(name) is None or name.lower() not in there:
+                side = "table" if self._schema.get(name) is None else "rows to be written"
+                names = self._schema.names if side == "table" else self._columns
+                raise ConfigurationError(
+                    f"The option replaceUsing names the column {name!r}, which the {side} of "
+                    f"{self._edit.snapshot.table.name!r} does not have",
+                    why=f"The columns are {', '.join(names)}",
+                    fix="Name columns that the table and the rows have",
+                )
+        empty = self._edit.empty
+        try:
+            _ = self._matching(empty, self._named(empty)).schema
+        except AnalysisException as error:
+            raise InvalidConditionError(
+                f"The condition {self._by.on or ', '.join(self._by.using)} cannot be used",
+                why=spark_says(error),
+                fix="Each column has to be the table's or the rows', and not both: name the table "
+                "by .option('targetAlias', 't'), and the rows by frame.alias('s')",
+            ) from error
+
+    def take_out(self, adds: list[AddFile]) -> tuple[ReadSet, int]:
+        """Take out the rows that match those of staged files; what was read, and how many went."""
+        if not adds:
+            return NOTHING, 0
+        edit = self._edit
+        rows = self._named(staged_rows(edit, adds))
+        predicate = self._predicate(rows)
+        files = edit.find(predicate)
+        read = ReadSet(
+            partitions=partitions_read(predicate, edit.metadata),
+            files=frozenset(files["path"].to_pylist()),
+        )
+        sent = small(rows, written_rows(adds))
+        return read, take_out_matching(edit, files, read, lambda old: self._matching(old, sent))
+
+    def _named(self, rows: DataFrame) -> DataFrame:
+        """New rows with the columns, and by the alias, that the DataFrame has."""
+        names = self._by.using or self._columns
+        chosen = rows.select(*columns_named(self._schema.field(name).name for name in names))
+        return chosen if self._rows is None else chosen.alias(self._rows)
+
+    def _matching(self, old: DataFrame, new: DataFrame) -> DataFrame:
+        """Those of the rows of the table that match any of the new ones."""
+        from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+        if self._table is not None:
+            old = old.alias(self._table)
+        if self._by.on is not None:
+            return old.join(new, F.expr(self._by.on), "left_semi")
+        equal = [
+            F.col(f"{_TABLE}.{quoted(name)}") == F.col(f"{_ROWS}.{quoted(name)}")
+            for name in self._by.using
+        ]
+        return old.join(new, reduce(and_, equal), "left_semi")
+
+    def _predicate(self, rows: DataFrame) -> Predicate:
+        """What is known of the rows of the table that can match, to find their files."""
+        edit = self._edit
+        if self._by.on is None:
+            named = [self._schema.field(name).name for name in self._by.using]
+            parts = MergeCondition(keys=tuple(Key(name, quoted(name)) for name in named))
+        else:
+            parts = read_condition(
+                self._by.on,
+                self._schema,
+                target=self._table or "",
+                source=self._rows or "",
+                source_columns=self._columns,
+            )
+        known = list(parts.target)
+        if parts.keys and edit.snapshot.num_files > 1:
+            partitions = list(edit.metadata.partition_columns)
+            known += source_bounds(rows, parts.keys, self._schema, partitions)
+        found = [planned(edit.spark, edit.metadata, part) for part in known]
+        return conjunction([*found, Opaque("the rest of the condition")])

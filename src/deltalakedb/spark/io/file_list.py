@@ -1,0 +1,153 @@
+"""A list of files as Spark reads one without listing anything: a file-sink metadata log.
+
+Spark takes the files of `<folder>/_spark_metadata/0` for those of the folder, wherever they lie. It
+reads the log when the DataFrame is made, so the folder is gone again when that has happened.
+
+The folder of a process that was killed stays behind. The next process that makes a list deletes it:
+a folder is locked while it is in use, and the kernel drops the locks of a process that ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from deltalakedb.actions.file_paths import ODD_PATH
+from deltalakedb.spark.io.paths import hadoop_uri
+from deltalakedb.storage.file_places import FilePlaces
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# What may not lie below the table, and what JSON writes in another way.
+_NEEDS_CARE: Final = ODD_PATH + r'|["\\\x00-\x1f]'
+_PREFIX: Final = "deltalakedb-scan-"
+_LOG: Final = "_spark_metadata"
+_BLOCK: Final = 134_217_728
+_AT_ONCE: Final = 100_000
+
+
+_swept: set[str] = set()
+
+
+@contextmanager
+def spark_file_list(places: FilePlaces, files: pa.Table) -> Iterator[str]:
+    """The URI of a folder that has these files of a table, for Spark, while the block lasts."""
+    _sweep(tempfile.gettempdir())
+    with _new_folder() as folder:
+        log = folder / _LOG
+        log.mkdir()
+        with (log / "0").open("wb") as out:
+            out.write(b"v1")
+            for some in _distinct(files).to_batches(max_chunksize=_AT_ONCE):
+                lines = _lines(places, some).to_pylist()
+                out.write("\n".join(["", *lines]).encode())
+        yield folder.as_uri()
+
+
+# --- folders ------------------------------------------------------------------------------
+
+
+@contextmanager
+def _new_folder() -> Iterator[Path]:
+    """A folder that is locked while the block lasts, and deleted after it."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        with ExitStack() as held:
+            # Before it is locked, another process may take it for one that is left over.
+            with suppress(FileNotFoundError):
+                held.enter_context(_locked(folder, wait=True))
+            if folder.exists():
+                held.callback(_delete, folder)
+                yield folder
+                return
+
+
+def _sweep(parent: str) -> None:
+    """Delete the folders of processes that were killed; once in a process."""
+    if parent in _swept or not hasattr(os, "geteuid"):
+        return
+    _swept.add(parent)
+    for folder in Path(parent).glob(f"{_PREFIX}*"):
+        with suppress(OSError), _locked(folder, wait=False) as locked:
+            if locked and folder.stat().st_uid == os.geteuid():
+                _delete(folder)
+
+
+def _delete(folder: Path) -> None:
+    shutil.rmtree(folder / _LOG, ignore_errors=True)
+    # Anything else in it is not ours: earlier releases let Spark insert rows there.
+    with suppress(OSError):
+        folder.rmdir()
+
+
+@contextmanager
+def _locked(folder: Path, *, wait: bool) -> Iterator[bool]:
+    """Whether a folder could be locked; where there are no locks, nothing is."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield False
+        return
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        locked = False
+        with suppress(OSError):
+            fcntl.flock(opened, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            locked = True
+        yield locked
+    finally:
+        os.close(opened)
+
+
+# --- lines --------------------------------------------------------------------------------
+
+
+def _distinct(files: pa.Table) -> pa.Table:
+    """Each file once, also if it is there with two deletion vectors."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pc.count_distinct(files["path"]).as_py() == files.num_rows:
+        return files
+    seen: dict[str, int] = {}
+    for number, path in enumerate(files["path"].to_pylist()):
+        seen.setdefault(path, number)
+    return files.take(pa.array(seen.values(), pa.int64()))
+
+
+def _lines(places: FilePlaces, files: pa.RecordBatch) -> pa.Array:
+    """A line of JSON for each file. Tables have many: they are made column by column."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    paths = files["path"].cast(pa.string())
+    if pc.any(pc.match_substring_regex(paths, _NEEDS_CARE)).as_py():
+        given = paths.to_pylist()
+        for path in given:
+            places.resolve(path)
+        uris = (hadoop_uri(places.location, path) for path in given)
+        paths = pa.array((_escaped(uri) for uri in uris), pa.string())
+        before = ""
+    else:
+        before = _escaped(hadoop_uri(places.location, ""))
+    return pc.binary_join_element_wise(
+        f'{{"path":"{before}',
+        paths,
+        '","size":',
+        files["size_bytes"].cast(pa.string()),
+        ',"isDir":false,"modificationTime":',
+        files["modification_time"].cast(pa.string()),
+        f',"blockReplication":1,"blockSize":{_BLOCK},"action":"add"}}',
+        "",
+    )
+
+
+def _escaped(text: str) -> str:
+    return json.dumps(text)[1:-1]

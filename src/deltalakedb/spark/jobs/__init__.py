@@ -1,0 +1,1 @@
+"""Bulk work of the catalog on the executors of a session."""

@@ -1,0 +1,1 @@
+"""`format("deltalakedb")`: the data source, its options, and streams."""

@@ -1,0 +1,249 @@
+"""`format("deltalakedb")`: tables of a lake for `spark.read`, `df.write` and streams.
+
+Spark runs the parts of a data source in processes of their own: planning, each task, and the
+commit. So nothing is kept between them but plain values, and each opens the catalog by its URL.
+Tasks do not open it at all: they get the files to read, or the plan to write by.
+
+`DeltaTable.toDF()` reads faster (Spark's own scan, which reads only the columns it needs); this
+reader is for what needs a data source, such as Spark Connect.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.types import StructType as SparkStruct
+
+from deltalakedb.actions.properties import TableProperties
+from deltalakedb.actions.schema import (
+    StructType,
+    physical_name,
+    schema_from_json,
+    schema_to_json,
+    with_nulls,
+)
+from deltalakedb.conditions.where import parse_where
+from deltalakedb.errors import ConfigurationError
+from deltalakedb.reading.dataset import open_dataset
+from deltalakedb.snapshot.listing import DEFAULT_COLUMNS
+from deltalakedb.spark.source.options import READS, Use
+from deltalakedb.spark.source.source_options import SourceOptions
+from deltalakedb.spark.source.spark_tables import not_a_table_of_spark
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+
+    from deltalakedb.actions import Metadata
+    from deltalakedb.snapshot import Snapshot
+
+_FILES_A_TASK: Final = 64
+_BYTES_A_TASK: Final = 128 * 1024 * 1024
+
+
+class DeltaLakeDbSource(DataSource):
+    """A table of a lake; its name is the path, its catalog an option."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+        if "provider" in options:
+            # Spark says so of a table of its own that is created.
+            raise not_a_table_of_spark("CREATE TABLE … USING deltalakedb")
+        self._given = SourceOptions.read(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` takes."""
+        return "deltalakedb"
+
+    def schema(self) -> SparkStruct:
+        """The columns of the table, at the version that is asked for."""
+        self._check(*READS)
+        with self._given.open() as lake:
+            if self._given.change_feed:
+                from deltalakedb.spark.source.feed import feed_columns
+
+                return _spark_schema(feed_columns(lake, self._given))
+            return _spark_schema(self._given.snapshot(lake).schema)
+
+    def _check(self, *uses: Use) -> None:
+        self._given.check(*uses)
+        for option in ("where", "metadata"):
+            if self._given.text(option) is not None:
+                raise ConfigurationError(
+                    f"The option {option!r} is not known here",
+                    why="It is for Spark's own scan, and this is a data source in Python",
+                    fix="Leave it out, or import deltalakedb.spark in a classic session",
+                )
+
+    def reader(self, schema: SparkStruct) -> DataSourceReader:
+        """Reads rows, or the change data of versions."""
+        self._check(Use.READ)
+        if self._given.change_feed:
+            from deltalakedb.spark.source.feed import FeedReader
+
+            return FeedReader(self._given, schema_from_json(schema.json()))
+        # Spark refuses a reader that takes filters unless spark.sql.python.filterPushdown.enabled.
+        return (
+            _FilteringReader(self._given)
+            if self._given.flag("pushFilters")
+            else _Reader(self._given)
+        )
+
+    def writer(self, schema: SparkStruct, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's
+        """Appends rows, or puts them in the place of others."""
+        from deltalakedb.spark.source.writer import BatchWriter, Target
+
+        self._given.check(Use.WRITE)
+        return BatchWriter(Target.planned(self._given, schema, overwrite=overwrite))
+
+    def streamReader(self, schema: SparkStruct) -> DataSourceStreamReader:  # noqa: N802
+        """Follows the table, or the changes of its rows."""
+        from deltalakedb.spark.source.feed_stream import FeedStreamReader
+        from deltalakedb.spark.source.stream import StreamReader
+
+        if self._given.version is not None or self._given.timestamp is not None:
+            raise ConfigurationError(
+                "A stream follows a table, and is not read at one version",
+                fix="Say where it starts by startingVersion or startingTimestamp",
+            )
+        self._given.check(Use.READ_STREAM)
+        kind = FeedStreamReader if self._given.change_feed else StreamReader
+        return kind(self._given, schema_from_json(schema.json()))
+
+    def streamWriter(  # noqa: N802 - Spark's
+        self,
+        schema: SparkStruct,
+        overwrite: bool,  # noqa: FBT001
+    ) -> DataSourceStreamArrowWriter:
+        """Adds the rows of each batch exactly once."""
+        from deltalakedb.spark.source.writer import StreamWriter, Target
+
+        self._given.check(Use.WRITE_STREAM)
+        return StreamWriter(Target.planned(self._given, schema, overwrite=overwrite))
+
+
+def _spark_schema(schema: StructType) -> SparkStruct:
+    """Nulls are allowed everywhere: Spark would take a promise of the table for granted."""
+    return SparkStruct.fromJson(json.loads(schema_to_json(with_nulls(schema))))
+
+
+# --- reading ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """What reading files of a table takes, without its catalog."""
+
+    location: str
+    schema: StructType
+    partition_columns: tuple[str, ...]
+    column_mapping_mode: str
+    storage_options: Mapping[str, str]
+    allowed_roots: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> ReadPlan:
+        """For the files of a snapshot."""
+        return cls(
+            snapshot.table.location,
+            with_nulls(snapshot.schema),
+            snapshot.partition_columns,
+            TableProperties(snapshot.properties).column_mapping_mode,
+            dict(snapshot.storage_options),
+            snapshot.table.allowed_roots,
+        )
+
+    def at(self, then: Metadata) -> ReadPlan:
+        """For files of an earlier version: the table may have been partitioned otherwise."""
+        partitions = {physical_name(then.schema.field(name)) for name in then.partition_columns}
+        names = [f.name for f in self.schema.fields if physical_name(f) in partitions]
+        return replace(self, partition_columns=tuple(names))
+
+    def batches(self, files: pa.Table) -> Iterator[pa.RecordBatch]:
+        """The rows of files."""
+        rows = open_dataset(
+            files,
+            location=self.location,
+            schema=self.schema,
+            partition_columns=self.partition_columns,
+            column_mapping_mode=self.column_mapping_mode,
+            storage_options=self.storage_options,
+            allowed_roots=self.allowed_roots,
+        )
+        yield from rows.to_batches()
+
+
+class FileGroup(InputPartition):
+    """Files that a task reads, and how; the reader itself was sent before they were known."""
+
+    def __init__(self, plan: ReadPlan, files: pa.Table) -> None:
+        super().__init__((plan, files))
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows of the files."""
+        plan, files = self.value
+        yield from plan.batches(files)
+
+
+def groups(plan: ReadPlan, files: pa.Table) -> list[FileGroup]:
+    """Files in groups for tasks."""
+    return [FileGroup(plan, some) for some in in_parts(files)]
+
+
+def in_parts(files: pa.Table) -> Iterator[pa.Table]:
+    """Files in parts of about the same size, in their order."""
+    start, size = 0, 0
+    for end, one in enumerate(files["size_bytes"].to_pylist()):
+        if end > start and (size + one > _BYTES_A_TASK or end - start >= _FILES_A_TASK):
+            yield files.slice(start, end - start).combine_chunks()
+            start, size = end, 0
+        size += one
+    if start < files.num_rows:
+        yield files.slice(start).combine_chunks()
+
+
+class _Reader(DataSourceReader):
+    """Reads a snapshot."""
+
+    def __init__(self, given: SourceOptions) -> None:
+        self._given = given
+        self._filters: list[Filter] = []
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The files that can have such rows, in groups."""
+        with self._given.open() as lake:
+            snapshot = self._given.snapshot(lake)
+            metadata = snapshot.metadata
+            where = parse_where(
+                self._filters, metadata.schema, metadata.partition_columns, strict=False
+            )
+            files = snapshot.files(where=where, columns=DEFAULT_COLUMNS)
+            plan = ReadPlan.of(snapshot)
+        return groups(plan, files)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a group."""
+        if not isinstance(partition, FileGroup):
+            return  # Spark makes a task without a partition where there are none
+        yield from partition.batches()
+
+
+class _FilteringReader(_Reader):
+    """The same where Spark hands its filters over, which it does only if it is told to."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's
+        """Remember what can choose files; all are handed back, as files may have other rows too."""
+        self._filters = list(filters)
+        yield from filters

@@ -1,0 +1,127 @@
+"""What can only be decided when a commit knows its version and time.
+
+The commitInfo with the in-commit timestamp, the record of when in-commit timestamps began, and row
+ids. All of it is decided while the head is held, so two commits never decide alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from deltalakedb.actions import Action, CommitInfo, Metadata
+from deltalakedb.actions.jsonvalue import dumps, dumps_ordered
+from deltalakedb.actions.properties import TableProperties
+from deltalakedb.transaction.attempt import IsolationLevel
+from deltalakedb.transaction.change import as_strings
+from deltalakedb.transaction.metadata_diff import ROW_TRACKING_DOMAIN
+from deltalakedb.transaction.row_tracking import assign_row_ids, high_water_mark
+from deltalakedb.transaction.table_rules import facts_of
+
+if TYPE_CHECKING:
+    from deltalakedb.store import Store
+    from deltalakedb.store.dialect import Session
+    from deltalakedb.transaction.change import Change
+    from deltalakedb.transaction.state import TableState
+    from deltalakedb.transaction.summary import Summary
+
+_ICT_VERSION = "delta.inCommitTimestampEnablementVersion"
+_ICT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
+
+
+def finish_actions(
+    store: Store,
+    session: Session,
+    change: Change,
+    state: TableState | None,
+    *,
+    summary: Summary,
+    version: int,
+    committed_at: int,
+) -> Sequence[Action]:
+    """The actions to write; `change.actions` itself where there is nothing to add."""
+    actions: Sequence[Action] = change.actions
+    if state is None:
+        if summary.adds and _tracks_rows(summary):
+            filled, written = assign_row_ids(actions, high_water_mark(None), version)
+            actions = [*filled, written] if written is not None else filled
+        return actions
+    if summary.metadata is not None:
+        actions = _with_enablement(actions, state, version=version, committed_at=committed_at)
+    metadata, protocol = summary.metadata or state.metadata, summary.protocol or state.protocol
+    if "rowTracking" in facts_of(metadata, protocol).features:
+        domain = store.domain_at(session, state.table_id, ROW_TRACKING_DOMAIN, state.version)
+        filled, written = assign_row_ids(actions, high_water_mark(domain), version)
+        actions = [*filled, written] if written is not None else filled
+    return actions
+
+
+def _tracks_rows(summary: Summary) -> bool:
+    assert summary.metadata is not None  # noqa: S101 - the first version has both
+    assert summary.protocol is not None  # noqa: S101
+    return "rowTracking" in facts_of(summary.metadata, summary.protocol).features
+
+
+def _with_enablement(
+    actions: Sequence[Action], state: TableState, *, version: int, committed_at: int
+) -> Sequence[Action]:
+    """Record when in-commit timestamps began, if this commit begins them."""
+    if TableProperties(state.metadata.configuration).enable_in_commit_timestamps:
+        return actions
+    return [
+        replace(
+            action,
+            configuration={
+                **action.configuration,
+                _ICT_VERSION: str(version),
+                _ICT_TIMESTAMP: str(committed_at),
+            },
+        )
+        if isinstance(action, Metadata)
+        and TableProperties(action.configuration).enable_in_commit_timestamps
+        else action
+        for action in actions
+    ]
+
+
+def commit_info(
+    change: Change,
+    *,
+    isolation: IsolationLevel,
+    is_blind_append: bool,
+    in_commit_timestamps: bool,
+    committed_at: int,
+    committer: str | None,
+    engine_info: str,
+    transaction_id: str | None,
+) -> CommitInfo:
+    """The provenance of a commit; what the caller says of it never overrides what we know."""
+    # In the order of their names, which is how a commitInfo is written.
+    known: dict[str, Any] = {"engineInfo": engine_info}
+    if in_commit_timestamps:
+        known["inCommitTimestamp"] = committed_at
+    known["isBlindAppend"] = is_blind_append
+    known["isolationLevel"] = isolation.value
+    known["operation"] = change.operation
+    if change.metrics:
+        known["operationMetrics"] = as_strings(change.metrics)
+    known["operationParameters"] = as_strings(change.parameters) if change.parameters else {}
+    if change.base is not None:
+        known["readVersion"] = change.base.version
+    if transaction_id is not None:
+        tags = change.info.get("tags")
+        known["tags"] = {
+            **(tags if isinstance(tags, dict) else {}),
+            "deltalakedb.transactionId": transaction_id,
+        }
+    known["timestamp"] = committed_at
+    known["txnId"] = change.commit_uuid
+    if committer is not None:
+        known["userName"] = committer
+    return CommitInfo({**change.info, **known} if change.info else known)
+
+
+def commit_info_text(info: CommitInfo, change: Change) -> str:
+    """The canonical JSON of `commit_info`; the caller's own fields may need the careful writer."""
+    return dumps(info.fields) if change.info else dumps_ordered(info.fields, plain=True)
