@@ -44,6 +44,7 @@ check: $(READY) ## lint, format, types, layering
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict $(SOURCES)
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/check_source.py
 
 format: $(READY) ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .

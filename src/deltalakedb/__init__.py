@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from deltalakedb import errors
+from deltalakedb.extensions import register_extension
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +31,15 @@ _WHERE = {
     "RetryPolicy": "deltalakedb.transaction.retry",
     "Table": "deltalakedb.table",
 }
+
+
+def _spark_extension() -> Any:
+    from deltalakedb.spark import extension
+
+    return extension
+
+
+register_extension("pyspark", _spark_extension)
 
 
 def connect(

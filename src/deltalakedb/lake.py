@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, tzinfo
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from deltalakedb.arguments import (
@@ -32,6 +31,7 @@ from deltalakedb.errors import (
     TableExistsError,
     TableExportedError,
 )
+from deltalakedb.extensions import extension
 from deltalakedb.forking import ProcessLock
 from deltalakedb.mirror.mirror import Mirror
 from deltalakedb.operations import alter
@@ -389,9 +389,7 @@ class Lake:
         place = table_location(location)
         parser = None
         if spark is not None:
-            # A room above this one, which nobody needs who has no Spark.
-            room = import_module("deltalakedb.spark.jobs.import_log")
-            parser = room.spark_parser(spark, place, self.storage_options)
+            parser = _on_spark().spark_parser(spark, place, self.storage_options)
         record = take_over(
             self.store,
             self.open_storage(place),
@@ -518,9 +516,7 @@ class Lake:
         storage = self.open_storage(record.location)
         open_reader = LogReader
         if spark is not None:
-            # By name: Spark is a room above this one.
-            opener = import_module("deltalakedb.spark.jobs.verify").log_reader
-            open_reader = opener(spark, record.location, self.storage_options)
+            open_reader = _on_spark().log_reader(spark, record.location, self.storage_options)
         return verify_table(self.store, storage, record, progress=progress, open_reader=open_reader)
 
     def repair(
@@ -582,8 +578,7 @@ class Lake:
         place = None if archive is None else self.open_storage(archive)
         write_parts = None
         if spark is not None and place is not None:
-            room = import_module("deltalakedb.spark.jobs.archive")
-            write_parts = room.spark_parts(spark, place.location, self.storage_options)
+            write_parts = _on_spark().spark_parts(spark, place.location, self.storage_options)
         return expire_table(
             self.store,
             self._record(name),
@@ -620,7 +615,7 @@ class Lake:
         """
         require_session("spark", spark)
         require_text("query", query)
-        return import_module("deltalakedb.spark.api.sql").sql(spark, self, query)
+        return _on_spark().sql(spark, self, query)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -666,3 +661,8 @@ def open_lakes() -> list[Lake]:
     """The lakes that this process has opened and not closed."""
     with _opening.lock:
         return [lake for lake in _opened if not lake.closed]
+
+
+def _on_spark() -> Any:
+    """The functions of `deltalakedb.spark`: a room above this one, loaded when it is called."""
+    return extension("pyspark")

@@ -1,7 +1,8 @@
 """Spark moves the data: this room holds what needs PySpark, and the Java below it.
 
 `DeltaTable` and `register` are loaded when they are asked for: other parts of the room work
-without PySpark. From then on `format("deltalakedb")` is served by the driver (`source/session_format.py`).
+without PySpark. From then on `format("deltalakedb")` is served by the driver
+(`source/session_format.py`).
 """
 
 from __future__ import annotations

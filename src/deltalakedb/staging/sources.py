@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from deltalakedb.actions.arrow import schema_to_arrow
 from deltalakedb.actions.datatypes import StructType
 from deltalakedb.errors import InvalidArgumentError
+from deltalakedb.extensions import extension
 from deltalakedb.staging.layout import StagePlan
 from deltalakedb.staging.stage import stage
 
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from deltalakedb.actions import AddFile
-
-# Rooms above this one bring sources of their own: the first part of the module of a type, and who
-# makes a source of it. Named here, imported only when such a value comes.
-_OTHERS = {"pyspark": ("deltalakedb.spark.io.stage", "frame_source")}
 
 
 class Source(Protocol):
@@ -71,11 +67,10 @@ def source_of(data: Any, columns: StructType | None = None) -> Source:
     if hasattr(type(data), "generates"):
         ready: Source = data
         return ready
-    other = _OTHERS.get(type(data).__module__.partition(".")[0])
+    other = extension(type(data).__module__.partition(".")[0])
     if other is not None:
-        module, function = other
-        made: Source = getattr(import_module(module), function)(data)
-        return made
+        source: Source = other.frame_source(data)
+        return source
     if isinstance(data, pa.RecordBatch):
         return ArrowSource(data.schema, iter([data]))
     if isinstance(data, pa.Table):
