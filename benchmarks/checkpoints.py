@@ -38,7 +38,7 @@ from deltalakedb.lake import Lake
 from deltalakedb.mirror.checkpoint import write_checkpoint
 from deltalakedb.storage import open_storage
 
-from postgres_server import PostgresServer
+from support.postgres_server import PostgresServer
 
 NAME = "bench"
 GOAL = 5.0

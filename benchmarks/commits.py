@@ -22,7 +22,7 @@ from benchmarks.writers import WriterPool
 from deltalakedb.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-from postgres_server import PostgresServer
+from support.postgres_server import PostgresServer
 
 SCHEMA = json.dumps(
     {

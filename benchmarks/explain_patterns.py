@@ -42,7 +42,7 @@ from deltalakedb.store.relations import (  # noqa: E402
 )
 from deltalakedb.store.url import parse_url  # noqa: E402
 
-from postgres_server import PostgresServer  # noqa: E402
+from support.postgres_server import PostgresServer  # noqa: E402
 
 PAGE = ROOT / "docs" / "explain.md"
 SQL = Path(__file__).with_suffix(".sql")

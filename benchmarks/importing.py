@@ -18,7 +18,7 @@ import deltalakedb
 from benchmarks.harness import Ratio, Report, compare, median_ratio, timed
 from benchmarks.lakes import ENGINES, Shape, catalog_url, churned, write_log
 
-from postgres_server import PostgresServer
+from support.postgres_server import PostgresServer
 
 NAME = "bench"
 GOAL = 1.5

@@ -29,7 +29,7 @@ from deltalakedb.lake import Lake
 from deltalakedb.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-from postgres_server import PostgresServer
+from support.postgres_server import PostgresServer
 
 ENGINES = ("postgres", "sqlite", "duckdb")
 ROWS = 100

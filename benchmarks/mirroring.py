@@ -40,7 +40,7 @@ from deltalakedb.storage.local_files import sync_folder
 from deltalakedb.table import Table
 
 if TYPE_CHECKING:
-    from postgres_server import PostgresServer
+    from support.postgres_server import PostgresServer
 
 RATE = 50
 TABLES = 10
@@ -64,7 +64,7 @@ QUICK = Sizes(2, 20, 1, 5)
 
 def run(report: Report, *, quick: bool) -> None:
     """Every scenario of this file."""
-    from postgres_server import PostgresServer
+    from support.postgres_server import PostgresServer
 
     sizes = QUICK if quick else FULL
     folder = Path(tempfile.mkdtemp(prefix="deltalakedb-bench-"))

@@ -26,8 +26,8 @@ from deltalakedb.service.parameters import make_cursor
 from deltalakedb.store.dialect import Session
 from deltalakedb.store.relations import HEADS, LIVE, TABLES
 
-from postgres_server import PostgresServer
-from web_client import Client, serving
+from support.postgres_server import PostgresServer
+from support.web_client import Client, serving
 
 ENGINES = ("postgres", "sqlite")
 GOAL_MS = 250

@@ -24,7 +24,7 @@ from benchmarks.lakes import (
 )
 from deltalakedb.snapshot import Snapshot
 
-from postgres_server import PostgresServer
+from support.postgres_server import PostgresServer
 
 NAME = "bench"
 

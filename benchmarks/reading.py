@@ -33,7 +33,7 @@ from benchmarks.readers import (
 )
 from benchmarks.reading_memory import can_measure, measure
 
-from postgres_server import PostgresServer
+from support.postgres_server import PostgresServer
 
 OPEN_GOALS = {"postgres": 8.0, "sqlite": 5.0, "duckdb": 10.0}
 MATCHES = 100

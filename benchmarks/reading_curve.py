@@ -10,7 +10,7 @@ from benchmarks.lakes import Shape, churned
 from benchmarks.readers import Readers, delta_rs_list
 from benchmarks.reading import check_same, race
 
-from postgres_server import PostgresServer
+from support.postgres_server import PostgresServer
 
 HISTORY = "history"
 LIVE = "live files"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-from fix_s3 import running_server
+from support.s3 import running_server
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from benchmarks.lakes import (
 )
 from deltalakedb.lake import Lake
 
-from postgres_server import PostgresServer
+from support.postgres_server import PostgresServer
 
 VARIABLES = ("base", "tables", "commits", "added", "removed")
 BATCH = 10_000

@@ -32,7 +32,7 @@ from deltalakedb.spark import DeltaTable
 from deltalakedb.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-from postgres_server import PostgresServer
+from support.postgres_server import PostgresServer
 
 GOAL = 1.0
 PARTITIONS = 100

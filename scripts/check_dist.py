@@ -176,7 +176,7 @@ def check_cli(folder: Path) -> str:
 
 def check_postgres(folder: Path) -> str:
     """A catalog on a real server."""
-    from postgres_server import PostgresServer
+    from support.postgres_server import PostgresServer
 
     python = environment(folder, "postgres")
     with PostgresServer(fsync=False) as server:
@@ -190,7 +190,7 @@ def check_duckdb(folder: Path) -> str:
 
 def check_s3(folder: Path) -> str:
     """A table on an S3 server."""
-    from fix_s3 import running_server
+    from support.s3 import running_server
 
     python = environment(folder, "s3")
     with running_server() as server:

@@ -24,8 +24,8 @@ from deltalakedb.spark.java import java_home
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
-from chromium import MISSING, chromium  # noqa: E402 - tests look for it in the same way
-from quick_java import QUICK_JAVA  # noqa: E402 - Java wants the same options again
+from support.chromium import MISSING, chromium  # noqa: E402 - tests look for it in the same way
+from support.java_options import JAVA_OPTIONS  # noqa: E402 - Java wants the same options again
 
 PINS = ROOT / "scripts" / "peers"
 PEERS = ROOT / "build" / "peers"
@@ -126,7 +126,7 @@ def spark_classes(folder: Path) -> None:
     """What Java remembers of the classes that Spark loads; only Java knows what is in it."""
     folder.mkdir()
     archive = folder / "classes.jsa"
-    options = f"{QUICK_JAVA} -XX:ArchiveClassesAtExit={archive} -Xlog:disable"
+    options = f"{JAVA_OPTIONS} -XX:ArchiveClassesAtExit={archive} -Xlog:disable"
     with tempfile.TemporaryDirectory(prefix="deltalakedb-classes-") as scratch:
         run(sys.executable, str(CLASSES), scratch, SPARK_SUBMIT_OPTS=options)
     if not archive.is_file():

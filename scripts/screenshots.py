@@ -17,8 +17,8 @@ from deltalakedb.service import OperationsPage
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
-from chromium import MISSING, browser, chromium  # noqa: E402
-from fix_lake import SCHEMA, add, remove  # noqa: E402
+from support.chromium import MISSING, browser, chromium  # noqa: E402
+from support.lake import SCHEMA, add, remove  # noqa: E402
 
 # What is shown, and how much of it.
 PICTURES = {

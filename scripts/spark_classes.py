@@ -13,7 +13,7 @@ from deltalakedb.spark.java import java_home
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
-from fix_spark import new_session  # noqa: E402 - a Spark like that of the tests
+from support.spark import new_session  # noqa: E402 - a Spark like that of the tests
 
 
 def main() -> None:

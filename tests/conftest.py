@@ -1,44 +1,24 @@
-"""What every test shares: engines as plugins (`fix_*.py`), hypothesis profiles, golden tables."""
-
-import os
-from pathlib import Path
+"""The set-up of every test: plugins with fixtures, hypothesis profiles, marks by fixture."""
 
 import pytest
-from hypothesis import HealthCheck, settings
 
-from quick_java import use_quick_java
+from support.java_options import set_java_options
+from support.profiles import SOAK, load_hypothesis_profile
 
 pytest_plugins = [
-    "fix_postgres",
-    "fix_store",
-    "fix_lake",
-    "fix_golden",
-    "fix_s3",
-    "fix_published",
-    "fix_spark",
-    "fix_somebody",
+    "support.postgres",
+    "support.store",
+    "support.lake",
+    "support.golden",
+    "support.s3",
+    "support.published",
+    "support.spark",
+    "support.unprivileged",
 ]
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-SOAK = os.environ.get("DELTALAKEDB_SOAK") == "1"
-
 if not SOAK:
-    use_quick_java()
-
-# A deadline would measure the machine, not the code.
-settings.register_profile("dev", deadline=None)
-settings.register_profile(
-    "soak",
-    deadline=None,
-    max_examples=2_000,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile("soak" if SOAK else "dev")
-
-
-def examples(short: int) -> int:
-    """How many examples of something that takes its time: as said, and more in the long form."""
-    return 20 * short if SOAK else short
+    set_java_options()
+load_hypothesis_profile()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -52,13 +32,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if soak:
         config.hook.pytest_deselected(items=soak)
         items[:] = [item for item in items if item not in soak]
-
-
-@pytest.fixture(scope="session")
-def golden_dir() -> Path:
-    """Folder of Delta tables written by other implementations (DELTALAKEDB_GOLDEN names it)."""
-    named = os.environ.get("DELTALAKEDB_GOLDEN")
-    folder = Path(named) if named else REPOSITORY.parent / "shared" / "golden"
-    if not folder.is_dir():
-        pytest.skip(f"no golden tables at {folder}: set DELTALAKEDB_GOLDEN to their folder")
-    return folder

@@ -26,7 +26,7 @@ from deltalakedb.errors import ConfigurationError
 from deltalakedb.mirror.mirror import Mirror
 from deltalakedb.telemetry import warning
 
-from fix_lake import add
+from support.lake import add
 
 Command = Callable[..., tuple[int, str, str]]
 

@@ -28,10 +28,10 @@ from deltalakedb.store import Store
 from deltalakedb.store.roles import Rights
 from deltalakedb.store.url import Engine
 
-from fix_lake import schema_json
-from fix_s3 import S3Server
-from fix_somebody import not_as_root
-from postgres_server import PostgresServer
+from support.lake import schema_json
+from support.postgres_server import PostgresServer
+from support.s3 import S3Server
+from support.unprivileged import not_as_root
 
 Doctor = Callable[..., tuple[int, dict[str, dict[str, str]]]]
 

@@ -26,7 +26,7 @@ from deltalakedb.cli.app import app, run
 from deltalakedb.cli.output import as_commands
 from deltalakedb.store.roles import roles_down_script, roles_script
 
-from fix_lake import SCHEMA
+from support.lake import SCHEMA
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = {

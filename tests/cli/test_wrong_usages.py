@@ -26,9 +26,9 @@ from deltalakedb.cli.app import run
 from deltalakedb.errors import DeltaLakeDbError
 from deltalakedb.spark.java import java_home
 
-from fix_s3 import SECRET
-from fix_wrong_world import World, wrong_world
-from postgres_server import PostgresServer
+from support.broken_lake import BrokenLake, new_broken_lake
+from support.postgres_server import PostgresServer
+from support.s3 import SECRET
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "wrong-usages.md"
 RECORD = os.environ.get("DELTALAKEDB_RECORD") == "1"
@@ -306,21 +306,21 @@ and `what`, `why` and `fix` are its parts.
 
 
 @pytest.fixture(scope="module")
-def world(
+def broken_lake(
     tmp_path_factory: pytest.TempPathFactory, postgres_server: PostgresServer
-) -> Iterator[World]:
-    with wrong_world(tmp_path_factory.mktemp("wrong"), postgres_server) as made:
+) -> Iterator[BrokenLake]:
+    with new_broken_lake(tmp_path_factory.mktemp("wrong"), postgres_server) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def bare(world: World) -> dict[str, tuple[int, str]]:
+def bare(broken_lake: BrokenLake) -> dict[str, tuple[int, str]]:
     """Exit codes and errors of the cases that miss an extra, by usage."""
     usages = [case.usage for case in CASES if case.needs == "extra"]
     answer = subprocess.run(
         [sys.executable, "-c", _BARE, json.dumps([["psycopg", "duckdb"], usages])],
-        cwd=world.root,
-        env={**os.environ, "DELTALAKEDB_CATALOG": world.catalog},
+        cwd=broken_lake.root,
+        env={**os.environ, "DELTALAKEDB_CATALOG": broken_lake.catalog},
         capture_output=True,
         text=True,
         check=True,
@@ -344,31 +344,31 @@ def record() -> Iterator[dict[str, str]]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
 def test_a_wrong_usage_is_told_in_a_paragraph_and_changes_nothing(
     case: Case,
-    world: World,
+    broken_lake: BrokenLake,
     record: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    if case.needs == "disk" and world.unmounted:
-        pytest.skip(world.unmounted)
-    monkeypatch.chdir(world.root)
-    monkeypatch.setenv("DELTALAKEDB_CATALOG", world.catalog)
+    if case.needs == "disk" and broken_lake.unmounted:
+        pytest.skip(broken_lake.unmounted)
+    monkeypatch.chdir(broken_lake.root)
+    monkeypatch.setenv("DELTALAKEDB_CATALOG", broken_lake.catalog)
     for name, value in case.environ:
         monkeypatch.setenv(name, value)
-    before = world.state()
+    before = broken_lake.state()
     ends, told = (
-        _command(case, world, request)
+        _command(case, broken_lake, request)
         if isinstance(case.ends, int)
-        else _python(case, world, request)
+        else _python(case, broken_lake, request)
     )
     assert ends == case.ends, told
     _check_paragraph(told)
     if isinstance(case.ends, int):
         found = _PYTHON.search(told)
         assert found is None, f"{found} is nothing to type at the command line"
-    after = world.state(fresh=True)
+    after = broken_lake.state(fresh=True)
     assert {name for name in {*before, *after} if before.get(name) != after.get(name)} == set()
-    section = _section(case, world, told)
+    section = _section(case, broken_lake, told)
     if RECORD:
         record[case.title] = section
     else:
@@ -380,14 +380,16 @@ def test_the_record_has_every_case_and_no_other() -> None:
     assert RECORD or list(_recorded()) == [case.title for case in CASES]
 
 
-def _command(case: Case, world: World, request: pytest.FixtureRequest) -> tuple[int, str]:
+def _command(
+    case: Case, broken_lake: BrokenLake, request: pytest.FixtureRequest
+) -> tuple[int, str]:
     """The exit code of a command, and what it says to people."""
     if case.needs == "extra":
         answers: dict[str, tuple[int, str]] = request.getfixturevalue("bare")
         return answers[case.usage]
     monkeypatch = request.getfixturevalue("monkeypatch")
     capsys = request.getfixturevalue("capsys")
-    arguments = shlex.split(world.fill_in(case.usage))
+    arguments = shlex.split(broken_lake.fill_in(case.usage))
     if case.needs == "s3":
         options = request.getfixturevalue("s3_server").storage_options
         arguments += [f"--storage-option={name}={value}" for name, value in options.items()]
@@ -421,7 +423,7 @@ def _watch(monkeypatch: pytest.MonkeyPatch) -> list[DeltaLakeDbError]:
     return errors
 
 
-def _python(case: Case, world: World, request: pytest.FixtureRequest) -> tuple[str, str]:
+def _python(case: Case, broken_lake: BrokenLake, request: pytest.FixtureRequest) -> tuple[str, str]:
     """The class of an error, and its message."""
     names: dict[str, object] = {"deltalakedb": deltalakedb, "pa": pa}
     names["rows"] = pa.table({"id": [7], "day": ["mon"]})
@@ -430,7 +432,7 @@ def _python(case: Case, world: World, request: pytest.FixtureRequest) -> tuple[s
 
         names |= {"spark": request.getfixturevalue("spark"), "DeltaTable": DeltaTable}
     with (
-        deltalakedb.connect(world.catalog) as names["lake"],
+        deltalakedb.connect(broken_lake.catalog) as names["lake"],
         pytest.raises(DeltaLakeDbError) as caught,
     ):
         exec(case.usage, names)  # noqa: S102 - that is the test
@@ -453,18 +455,18 @@ def _check_paragraph(told: str) -> None:
 # --- the record ---------------------------------------------------------------------------
 
 
-def _section(case: Case, world: World, told: str) -> str:
+def _section(case: Case, broken_lake: BrokenLake, told: str) -> str:
     is_command = isinstance(case.ends, int)
     usage = f"deltalakedb {case.usage}" if is_command else case.usage
     end = f"Exit code {case.ends}:" if is_command else f"`{case.ends}`:"
     lines = textwrap.wrap(
-        world.normalise(told.strip()), 110, break_long_words=False, break_on_hyphens=False
+        broken_lake.normalise(told.strip()), 110, break_long_words=False, break_on_hyphens=False
     )
     return "\n".join(
         [
             f"### {case.title}\n",
             f"```{'sh' if is_command else 'python'}",
-            world.normalise(world.fill_in(usage)),
+            broken_lake.normalise(broken_lake.fill_in(usage)),
             "```\n",
             f"{end}\n",
             "```text",

@@ -6,18 +6,21 @@ from pathlib import Path
 import pytest
 
 from concurrency.crowd import Crowd
-from nursery import Nursery
+
+from support.fork_server import ForkServer
 
 
 @pytest.fixture(scope="session")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
     """Where child processes come from."""
-    with Nursery(tmp_path_factory.mktemp("nursery") / "log", jobs="concurrency.jobs") as nursery:
-        yield nursery
+    with ForkServer(
+        tmp_path_factory.mktemp("fork_server") / "log", jobs="concurrency.jobs"
+    ) as server:
+        yield server
 
 
 @pytest.fixture
-def crowd(nursery: Nursery, tmp_path: Path) -> Iterator[Crowd]:
+def crowd(fork_server: ForkServer, tmp_path: Path) -> Iterator[Crowd]:
     """Writers and readers on one catalog; none outlives the test."""
-    with Crowd(nursery, tmp_path) as crowd:
+    with Crowd(fork_server, tmp_path) as crowd:
         yield crowd

@@ -12,7 +12,8 @@ from concurrency.journal import Journal, Outcome, Story, read_journals
 from concurrency.workload import create_tables
 from concurrency.writer import legitimate
 from deltalakedb.lake import Lake
-from nursery import Child, Nursery
+
+from support.fork_server import Child, ForkServer
 
 SLOW_MACHINE = 600
 """Seconds after which a test that waits for its workers is stuck, on whatever machine."""
@@ -21,8 +22,8 @@ SLOW_MACHINE = 600
 class Crowd:
     """The workers of one test. Each life of a worker has a journal of its own."""
 
-    def __init__(self, nursery: Nursery, folder: Path) -> None:
-        self.nursery = nursery
+    def __init__(self, fork_server: ForkServer, folder: Path) -> None:
+        self.fork_server = fork_server
         self._folder = folder
         self._stop = folder / "stop"
         self._journals = folder / "journals"
@@ -64,14 +65,14 @@ class Crowd:
 
     def start(self, name: str, job: dict[str, Any]) -> None:
         """Start a worker, or a whole process of them."""
-        self._running[name] = self.nursery.start(job)
+        self._running[name] = self.fork_server.start(job)
 
     def kill(self, name: str) -> None:
         """End a worker with SIGKILL, and wait until it is gone."""
         child = self._running.pop(name)
         child.kill()
         status = child.wait()
-        assert status == -9, f"{name} ended with {status}:\n{self.nursery.log.read_text()}"
+        assert status == -9, f"{name} ended with {status}:\n{self.fork_server.log.read_text()}"
 
     @property
     def stories(self) -> Sequence[Story]:
@@ -88,7 +89,7 @@ class Crowd:
         self._stop.touch()
         for name, child in self._running.items():
             status = child.wait()
-            assert status == 0, f"{name} ended with {status}:\n{self.nursery.log.read_text()}"
+            assert status == 0, f"{name} ended with {status}:\n{self.fork_server.log.read_text()}"
         self._running.clear()
 
     def acknowledged(self) -> int:
@@ -102,7 +103,7 @@ class Crowd:
         while time.monotonic() < deadline or not enough():
             time.sleep(0.05)
             for name, child in self._running.items():
-                assert child.status is None, f"{name} ended:\n{self.nursery.log.read_text()}"
+                assert child.status is None, f"{name} ended:\n{self.fork_server.log.read_text()}"
 
     def prove(self) -> Report:
         """Check everything; the journals must hold no refusal that Delta's rules do not know."""

@@ -15,7 +15,8 @@ from concurrency.workload import SCHEMA, acknowledge, add, remove, transfer_path
 from deltalakedb.lake import Lake
 from deltalakedb.transaction.change import Committed
 from deltalakedb.transaction.committer import Committer
-from points import Points
+
+from support.kill_points import KillPoints
 
 Results = Mapping[str, Committed]
 
@@ -26,7 +27,7 @@ LAST = "step committed"
 class Dying:
     """Makes one commit that succeeds, to show that nothing is locked, and then the fatal one."""
 
-    def __init__(self, lake: Lake, journal: Journal, name: str, points: Points) -> None:
+    def __init__(self, lake: Lake, journal: Journal, name: str, points: KillPoints) -> None:
         self._lake = lake
         self._journal = journal
         self._name = name
@@ -120,7 +121,7 @@ KINDS: Mapping[str, Callable[[Dying, str], Results]] = {
 }
 
 
-def _step(points: Points, name: str) -> None:
+def _step(points: KillPoints, name: str) -> None:
     points.reach(f"step {name}")
     if f"step {name}" == LAST:
         points.disarm()
@@ -129,7 +130,7 @@ def _step(points: Points, name: str) -> None:
 def commit_and_die(job: Mapping[str, Any]) -> None:
     """Make two commits, and die at point `at` of the second."""
     journal = Path(job["journal"])
-    points = Points(job["at"], Path(job["labels"]))
+    points = KillPoints(job["at"], Path(job["labels"]))
     with Lake.connect(job["url"], mirror="worker") as lake:
         lake._committer = Committer(lake.store, step=partial(_step, points))
         points.watch_statements(lake.store.dialect.engine)

@@ -1,4 +1,4 @@
-"""What a child process of the nursery can be asked to do."""
+"""Jobs of a child process that the fork server starts."""
 
 import threading
 import time
@@ -18,7 +18,8 @@ from concurrency.shifts import Person
 from concurrency.writer import Stop, read, write
 from deltalakedb.lake import Lake
 from deltalakedb.transaction.retry import RetryPolicy
-from nursery import Job
+
+from support.fork_server import Job
 
 _LONGEST = 3000.0
 PATIENT = RetryPolicy(max_attempts=1_000_000, max_seconds=600, max_delay=0.1)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from conftest import SOAK
 from deltalakedb.store.url import Engine
 
-from fix_s3 import S3Server
+from support.profiles import SOAK
+from support.s3 import S3Server
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 

@@ -13,7 +13,8 @@ from concurrency.crowd import SLOW_MACHINE, Crowd
 from concurrency.dying import KINDS, LAST
 from concurrency.journal import Outcome
 from deltalakedb.store.url import Engine
-from nursery import Nursery
+
+from support.fork_server import ForkServer
 
 # How many points a commit has at least; fewer would mean that the counting is broken.
 FEWEST = {"one table": 12, "rebased": 15, "many tables": 20, "properties": 8, "create": 8}
@@ -33,10 +34,10 @@ def test_death_at_every_point_of_a_commit(
     while True:
         name = f"life{deaths + 1}"
         job = crowd.job("die", name, kind=kind, at=deaths + 1, labels=str(labels))
-        status = crowd.nursery.run(job)
+        status = crowd.fork_server.run(job)
         if status == 0:
             break
-        assert status == -9, crowd.nursery.log.read_text()
+        assert status == -9, crowd.fork_server.log.read_text()
         deaths += 1
     report = crowd.prove()
     reached = labels.read_text().splitlines()
@@ -97,5 +98,5 @@ def start(crowd: Crowd, name: str) -> None:
         crowd.start(name, jobs[0])
 
 
-def test_the_nursery_tells_how_children_end(nursery: Nursery) -> None:
-    assert nursery.run({"run": "no such job"}) == 1
+def test_the_fork_server_returns_the_exit_status_of_a_child(fork_server: ForkServer) -> None:
+    assert fork_server.run({"run": "no such job"}) == 1

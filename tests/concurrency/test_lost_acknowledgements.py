@@ -24,8 +24,8 @@ from deltalakedb.lake import Lake
 from deltalakedb.transaction.committer import Committer
 from deltalakedb.transaction.retry import RetryPolicy
 
-from fix_store import Catalogs
-from postgres_server import PostgresServer
+from support.postgres_server import PostgresServer
+from support.store import Catalogs
 
 IMPATIENT = RetryPolicy(max_attempts=4, max_delay=0.01)
 CUTS = [Cut.BEFORE, Cut.AFTER, Cut.LATE]

@@ -20,7 +20,7 @@ from concurrency.workload import acknowledge, add, transfer_path
 from deltalakedb.lake import Lake
 from deltalakedb.transaction.change import Committed
 
-from postgres_server import PostgresServer
+from support.postgres_server import PostgresServer
 
 WRITERS = 6
 # Whoever asks for more than a commit on the server's own disk waits for a standby that does not

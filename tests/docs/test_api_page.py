@@ -19,7 +19,7 @@ from deltalakedb.mirror.mirror import Mirror
 from deltalakedb.table import Table
 from deltalakedb.transaction.transaction import Transaction
 
-from doc_blocks import ROOT, all_blocks
+from support.doc_blocks import ROOT, all_blocks
 
 PAGE = (ROOT / "docs" / "api.md").read_text("utf-8")
 ENTRIES = re.findall(r"^::: (deltalakedb\.[\w.]+)((?:\n {4}.*)*)", PAGE, re.MULTILINE)

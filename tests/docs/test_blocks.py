@@ -18,7 +18,7 @@ from deltalakedb.cli.app import app
 from deltalakedb.cli.app import run as command_line
 from deltalakedb.store.url import parse_url
 
-from doc_blocks import BASH, EXCUSED, ROOT, Block, Reader, all_blocks, blocks_in, excuse
+from support.doc_blocks import BASH, EXCUSED, ROOT, Block, Reader, all_blocks, blocks_in, excuse
 
 # Written by programs that run what is in them.
 GENERATED = ("docs/explain.md", "docs/wrong-usages.md")

@@ -24,9 +24,9 @@ from pyspark.sql import SparkSession
 import deltalakedb
 from deltalakedb.storage import open_storage
 
-from doc_blocks import ROOT, Outcome, Reader, blocks_of, pages
-from fix_s3 import S3Server
-from postgres_server import PostgresServer, why_no_tls
+from support.doc_blocks import ROOT, Outcome, Reader, blocks_of, pages
+from support.postgres_server import PostgresServer, why_no_tls
+from support.s3 import S3Server
 
 # Pages whose blocks others run, or that nobody has to run, and why.
 ELSEWHERE = {

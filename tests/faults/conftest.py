@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from nursery import Nursery
+from support.fork_server import ForkServer
 
 
 @pytest.fixture(scope="session")
-def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
     """Where mirror workers come from."""
-    with Nursery(tmp_path_factory.mktemp("crew") / "log", jobs="faults.jobs") as nursery:
-        yield nursery
+    with ForkServer(tmp_path_factory.mktemp("crew") / "log", jobs="faults.jobs") as server:
+        yield server

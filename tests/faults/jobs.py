@@ -1,4 +1,4 @@
-"""What a child process of the nursery can be asked to do."""
+"""Jobs of a child process that the fork server starts."""
 
 import logging
 import threading
@@ -23,9 +23,10 @@ from deltalakedb.lake import Lake
 from deltalakedb.mirror.mirror import Mirror
 from deltalakedb.mirror.worker import Worker
 from faults.workload import IMPATIENT, Writer
-from faulty_files import FaultyFiles
-from nursery import Job
-from points import Points
+
+from support.faulty_files import FaultyFiles
+from support.fork_server import Job
+from support.kill_points import KillPoints
 
 LEASE_SECONDS = 1.0
 _LONGEST = 1800.0
@@ -75,7 +76,7 @@ def _work(job: Job) -> None:
 
 def _die(job: Job) -> None:
     """Publish, and die at point `at` of it; the clock says that the last worker's lease is over."""
-    points = Points(job["at"], Path(job["labels"]))
+    points = KillPoints(job["at"], Path(job["labels"]))
     clock = ManualClock(job["now"])
     inline = job["kind"] == "inline"
     with Lake.connect(
@@ -100,7 +101,7 @@ def _die(job: Job) -> None:
 
 def _import(job: Job) -> None:
     """Import a log in many stages, and die at point `at` of it."""
-    points = Points(job["at"], Path(job["labels"]))
+    points = KillPoints(job["at"], Path(job["labels"]))
     in_small_stages()
     with Lake.connect(job["url"], mirror="worker", clock=ManualClock()) as lake:
         points.watch_statements(lake.store.dialect.engine, writes_only=True)

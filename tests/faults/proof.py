@@ -12,7 +12,7 @@ from deltalakedb.storage import Storage, local_path
 from deltalakedb.table import Table
 from mirror.logs import queue
 
-from fix_s3 import S3Server
+from support.s3 import S3Server
 
 
 def wait_until_published(

@@ -25,8 +25,8 @@ from deltalakedb.store.mirror import mirror_table
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
 
-from fix_published import folder_of, log_of
-from fix_store import ENGINES, Catalogs
+from support.published import folder_of, log_of
+from support.store import ENGINES, Catalogs
 
 LIFE = Path(__file__).with_name("clock_life.py")
 MINUTE_MS = 60_000

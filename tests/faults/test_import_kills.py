@@ -19,11 +19,11 @@ from deltalakedb.importing import import_table, parsing
 from deltalakedb.importing.stages import find
 from deltalakedb.lake import Lake
 from deltalakedb.store.url import Engine
-from nursery import Nursery
 
-from fix_delta_log import write_commit
-from fix_lake import Json, OpenLake, add, row_counts
-from fix_large_log import content, write_history
+from support.delta_log import write_commit
+from support.fork_server import ForkServer
+from support.lake import Json, OpenLake, add, row_counts
+from support.large_log import content, write_history
 
 COMMITS = 6
 SHORT = 4
@@ -70,7 +70,7 @@ def is_hidden(lake: Lake, log: Path) -> bool:
 
 @pytest.mark.timeout(1800)
 def test_death_at_every_point_of_an_import(
-    crew: Nursery, catalog_url: str, tmp_path: Path, engine: Engine
+    crew: ForkServer, catalog_url: str, tmp_path: Path, engine: Engine
 ) -> None:
     """At every sixth of them on two engines, unless there is time: they take the same steps."""
     stride = 1 if SOAK or engine == "sqlite" else 6

@@ -21,7 +21,7 @@ from deltalakedb.store.arrow import FileQuery
 from deltalakedb.store.url import Engine
 from store.test_connections import with_options
 
-from fix_store import OpenStore, new_table
+from support.store import OpenStore, new_table
 
 HERE = Path(__file__).parent
 ROOMS = (str(Path(deltalakedb.__file__).parent), str(HERE))

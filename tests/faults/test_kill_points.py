@@ -14,9 +14,9 @@ from deltalakedb.store.url import Engine
 from faults.proof import check_tables
 from faults.workload import Writer, create_tables
 from mirror.logs import log_of, queue, versions_in
-from nursery import Nursery
 
-from fix_store import ENGINES
+from support.fork_server import ForkServer
+from support.store import ENGINES
 
 MINUTE_MS = 60_000
 MOMENTS = {
@@ -30,7 +30,7 @@ FEWEST = {"worker": 25, "inline": 25}
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", FEWEST)
 def test_death_between_steps_of_publishing(
-    crew: Nursery, catalog_url: str, engine: Engine, tmp_path: Path, kind: str
+    crew: ForkServer, catalog_url: str, engine: Engine, tmp_path: Path, kind: str
 ) -> None:
     # The engines share the points; each of them has all in the long form.
     every = 3 if kind == "worker" else 6
@@ -40,13 +40,13 @@ def test_death_between_steps_of_publishing(
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", FEWEST)
 def test_death_at_every_point_of_publishing(
-    crew: Nursery, catalog_url: str, tmp_path: Path, kind: str
+    crew: ForkServer, catalog_url: str, tmp_path: Path, kind: str
 ) -> None:
     die_at_points(crew, catalog_url, tmp_path, kind, first=1, every=1)
 
 
 def die_at_points(
-    crew: Nursery, url: str, folder: Path, kind: str, *, first: int, every: int
+    crew: ForkServer, url: str, folder: Path, kind: str, *, first: int, every: int
 ) -> None:
     clock = ManualClock()
     labels = folder / "labels"

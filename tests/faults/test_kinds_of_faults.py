@@ -7,9 +7,9 @@ import pytest
 from deltalakedb.errors import StorageUnavailableError
 from deltalakedb.storage import Storage, open_storage
 from faults.proof import check_uploads
-from faulty_s3 import AFTER, BEFORE, WRITING, FaultyS3
 
-from fix_s3 import S3Server
+from support.faulty_s3 import AFTER, BEFORE, WRITING, FaultyS3
+from support.s3 import S3Server
 
 KEY = "_delta_log/00000000000000000000.json"
 LARGE = 11 * 1024 * 1024

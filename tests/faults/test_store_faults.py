@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 
 import deltalakedb
-import faulty_files
-import faulty_s3
 from deltalakedb.lake import Lake
 from deltalakedb.mirror.mirror import Mirror
 from deltalakedb.mirror.worker import Worker
@@ -22,11 +20,12 @@ from deltalakedb.store.url import Engine
 from faults.proof import check_tables, check_uploads, wait_until_published
 from faults.watch import LogWatch
 from faults.workload import IMPATIENT, Writer, create_tables
-from faulty_files import FaultyFiles
-from faulty_s3 import FaultyS3
 from mirror.logs import log_of
 
-from fix_s3 import S3Server
+from support import faulty_files, faulty_s3
+from support.faulty_files import FaultyFiles
+from support.faulty_s3 import FaultyS3
+from support.s3 import S3Server
 
 TABLES = 8
 WORKERS = 2

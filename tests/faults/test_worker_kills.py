@@ -21,11 +21,11 @@ from faults.proof import check_tables, wait_until_published
 from faults.test_store_faults import CONVERGED, running
 from faults.watch import LogWatch
 from faults.workload import IMPATIENT, Writer, create_tables
-from faulty_s3 import FaultyS3
 from mirror.logs import log_of
-from nursery import Child, Nursery
 
-from fix_s3 import S3Server
+from support.faulty_s3 import FaultyS3
+from support.fork_server import Child, ForkServer
+from support.s3 import S3Server
 
 TABLES = 20
 WORKERS: dict[Engine, int] = {"postgres": 4, "sqlite": 2, "duckdb": 1}
@@ -37,8 +37,10 @@ Watch = LogWatch | FaultyS3
 class Crew:
     """Worker processes that are killed and started again."""
 
-    def __init__(self, nursery: Nursery, folder: Path, job: dict[str, Any], engine: Engine) -> None:
-        self._nursery = nursery
+    def __init__(
+        self, fork_server: ForkServer, folder: Path, job: dict[str, Any], engine: Engine
+    ) -> None:
+        self._server = fork_server
         self._folder = folder
         self._engine = engine
         self._job = {**job, "run": "work", "stop": str(folder / "stop")}
@@ -68,7 +70,7 @@ class Crew:
         begun = self._folder / f"begun{self._lives}"
         writer = f"writer{self._lives}" if self._engine == "duckdb" else None
         job = {**self._job, "owners": owners, "begun": str(begun), "writer": writer}
-        child = self._nursery.start({**job, "seed": self._lives})
+        child = self._server.start({**job, "seed": self._lives})
         self._running.append((child, owners, begun))
 
     def kill(self, chance: random.Random, watch: Watch) -> list[str]:
@@ -83,13 +85,13 @@ class Crew:
         child, owners, _ = victim
         child.kill()
         status = child.wait()
-        assert status == -9, f"{owners} ended with {status}:\n{self._nursery.log.read_text()}"
+        assert status == -9, f"{owners} ended with {status}:\n{self._server.log.read_text()}"
         return owners
 
     def check(self) -> None:
         """Whether those that nobody killed are alive."""
         for child, owners, _ in self._running:
-            assert child.status is None, f"{owners} ended:\n{self._nursery.log.read_text()}"
+            assert child.status is None, f"{owners} ended:\n{self._server.log.read_text()}"
 
     def finish(self) -> None:
         """Let everybody come to an end."""
@@ -97,33 +99,33 @@ class Crew:
         while self._running:
             child, owners, _ = self._running.pop()
             status = child.wait()
-            assert status == 0, f"{owners} ended with {status}:\n{self._nursery.log.read_text()}"
+            assert status == 0, f"{owners} ended with {status}:\n{self._server.log.read_text()}"
 
 
 @pytest.mark.timeout(300)
 def test_workers_that_are_killed_are_succeeded(
-    crew: Nursery, catalog_url: str, engine: Engine, tmp_path: Path
+    crew: ForkServer, catalog_url: str, engine: Engine, tmp_path: Path
 ) -> None:
     kill_workers(crew, catalog_url, engine, tmp_path, kills=8 if engine == "duckdb" else 15)
 
 
 @pytest.mark.soak
 def test_hundreds_of_workers_are_killed_while_files_fail(
-    crew: Nursery, catalog_url: str, engine: Engine, tmp_path: Path
+    crew: ForkServer, catalog_url: str, engine: Engine, tmp_path: Path
 ) -> None:
     kill_workers(crew, catalog_url, engine, tmp_path, kills=400, rate=0.1)
 
 
 @pytest.mark.soak
 def test_hundreds_of_workers_are_killed_while_a_bucket_fails(
-    crew: Nursery, catalog_url: str, engine: Engine, tmp_path: Path, s3_server: S3Server
+    crew: ForkServer, catalog_url: str, engine: Engine, tmp_path: Path, s3_server: S3Server
 ) -> None:
     with FaultyS3(s3_server) as proxy:
         kill_workers(crew, catalog_url, engine, tmp_path, kills=400, proxy=proxy, server=s3_server)
 
 
 def kill_workers(
-    nursery: Nursery,
+    fork_server: ForkServer,
     url: str,
     engine: Engine,
     folder: Path,
@@ -147,7 +149,7 @@ def kill_workers(
             for table in tables:
                 log_of(table).mkdir(parents=True)
             watch = stack.enter_context(LogWatch(map(log_of, tables)))
-        people = stack.enter_context(Crew(nursery, folder, job, engine))
+        people = stack.enter_context(Crew(fork_server, folder, job, engine))
         if engine == "duckdb":
             kill_alone(people, watch, chance, kills)
         with connect(url, sound) as lake:

@@ -8,7 +8,7 @@ from deltalakedb.lake import Lake
 from deltalakedb.mirror.schedule import RetrySchedule
 from deltalakedb.table import Table
 
-from fix_lake import SCHEMA, add, remove
+from support.lake import SCHEMA, add, remove
 
 IMPATIENT = RetrySchedule(first_seconds=0.02, most_seconds=0.2, attempts=1_000_000)
 """Tries again soon; whatever is told as permanent waits for an hour all the same."""

@@ -23,8 +23,8 @@ from deltalakedb.actions.statistics import Statistics, covered_columns, encode_s
 from deltalakedb.snapshot import Snapshot
 from deltalakedb.table import Table
 
-from fix_lake import Json
-from fix_published import inline_vector, stored_vector
+from support.lake import Json
+from support.published import inline_vector, stored_vector
 
 # Files of these tables hold their partition columns too.
 _SELF_CONTAINED = {

@@ -23,8 +23,8 @@ from deltalakedb.clock import ManualClock
 from deltalakedb.table import Table
 from interop.data_files import hide_rows, live_files, remove_file, write_rows
 
-from fix_lake import Json
-from fix_published import folder_of
+from support.lake import Json
+from support.published import folder_of
 
 # What names of folders and URIs are known to stumble over.
 REGIONS = (

@@ -17,13 +17,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from checkpoint_oracle import replayed
 from deltalakedb.lake import Lake
 from deltalakedb.mirror.checkpoint import write_checkpoint, write_checksum
 from deltalakedb.table import Table
 
-from fix_lake import Json
-from fix_published import (
+from support.checkpoint_oracle import replayed
+from support.lake import Json
+from support.published import (
     Readers,
     folder_of,
     inline_vector,

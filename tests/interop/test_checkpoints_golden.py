@@ -26,9 +26,9 @@ from deltalakedb.snapshot.listing import read_table
 from deltalakedb.snapshot.tombstones import tombstones_at
 from deltalakedb.table import Table
 
-from fix_golden import GoldenTable, golden_names
-from fix_published import Readers, keep_only_checkpoint, log_of, record_of, storage_of
-from fix_store import Catalogs
+from support.golden import GoldenTable, golden_names
+from support.published import Readers, keep_only_checkpoint, log_of, record_of, storage_of
+from support.store import Catalogs
 
 SAMPLE = [
     "delta-rs-checkpoint_with_partitions",

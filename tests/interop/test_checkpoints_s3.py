@@ -17,9 +17,9 @@ from deltalakedb.lake import Lake
 from deltalakedb.mirror.checkpoint import write_checkpoint, write_checksum
 from deltalakedb.mirror.cleanup import clean_log
 
-from fix_lake import add, live_paths, remove, schema_json
-from fix_published import record_of
-from fix_s3 import S3Server
+from support.lake import add, live_paths, remove, schema_json
+from support.published import record_of
+from support.s3 import S3Server
 
 DAY_MS = 86_400_000
 V2 = {"delta.feature.v2Checkpoint": "supported", "delta.checkpointPolicy": "v2"}

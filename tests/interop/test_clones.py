@@ -11,7 +11,7 @@ from deltalakedb.lake import Lake
 from interop.canonical import differences
 from interop.readers import DeltaRs, DeltaSpark, Peers, Refused
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 
 @pytest.fixture

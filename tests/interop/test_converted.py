@@ -19,7 +19,7 @@ from deltalakedb.lake import Lake
 from interop.limits import Case, judge, judge_all
 from interop.readers import DeltaSpark, Peers
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 MOMENT = datetime(2026, 11, 1, 1, 2, 3, 456789, tzinfo=UTC)
 

@@ -13,7 +13,7 @@ import deltalakedb
 from deltalakedb.lake import Lake
 from interop.readers import DeltaSpark, Peers, Refused
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 DAY = {"delta.generationExpression": "CAST(at AS DATE)"}
 FIELDS = [

@@ -26,7 +26,7 @@ from deltalakedb.storage import open_storage
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
 
-from fix_delta_log import (
+from support.delta_log import (
     PROTOCOL,
     START_MS,
     metadata,
@@ -35,7 +35,7 @@ from fix_delta_log import (
     write_commit,
     write_lines,
 )
-from fix_lake import SCHEMA, Json, add, live_paths, remove, row_counts, schema_json
+from support.lake import SCHEMA, Json, add, live_paths, remove, row_counts, schema_json
 
 ICT = {"delta.enableInCommitTimestamps": "true"}
 

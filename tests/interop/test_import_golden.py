@@ -16,9 +16,9 @@ from deltalakedb.lake import Lake
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
 
-from fix_golden import GoldenTable, file_digest, golden_names
-from fix_lake import Json, row_counts
-from fix_store import Catalogs
+from support.golden import GoldenTable, file_digest, golden_names
+from support.lake import Json, row_counts
+from support.store import Catalogs
 
 SAMPLE = [
     "delta-rs-cdc_ict_table",

@@ -11,8 +11,8 @@ from deltalakedb.lake import Lake
 from deltalakedb.storage import open_storage
 from deltalakedb.table import Table
 
-from fix_lake import row_counts
-from fix_large_log import COMMITS, content, write_history
+from support.lake import row_counts
+from support.large_log import COMMITS, content, write_history
 
 
 def split(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from deltalakedb.errors import ConstraintViolatedError
 from deltalakedb.lake import Lake
 from interop.readers import DeltaSpark, Peers, Refused
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 DECLARED = "a VARCHAR(3), b STRUCT<x: ARRAY<CHAR(2)>, y: BIGINT>, n INT"
 SCHEMA = (

@@ -21,7 +21,6 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 import deltalakedb
-from conftest import SOAK
 from deltalakedb.actions.arrow import schema_to_arrow
 from deltalakedb.actions.features import WRITES_UNLESS_USED
 from deltalakedb.errors import DeltaLakeDbError, UnsupportedFeatureError
@@ -33,10 +32,11 @@ from interop.data_files import hide_rows, live_files, write_rows
 from interop.limits import LIMITS, ONE_DOUBLE, Case, Limit, judge, judge_all, limit_of
 from interop.readers import Peers, Reader, SparkWorker
 
-from fix_golden import GoldenTable, file_digest, golden_names
-from fix_lake import Json
-from fix_published import record_of
-from fix_store import Catalogs
+from support.golden import GoldenTable, file_digest, golden_names
+from support.lake import Json
+from support.profiles import SOAK
+from support.published import record_of
+from support.store import Catalogs
 
 # The rows of these cannot be read here; their files are compared.
 SHREDDED = {

@@ -28,9 +28,9 @@ from interop.limits import Case, judge, judge_all
 from interop.readers import Peers, Reader, SparkWorker
 from interop.stories import REGIONS, Column, Story, set_times, without_checkpoints
 
-from fix_golden import GoldenTable
-from fix_published import folder_of
-from fix_store import Catalogs
+from support.golden import GoldenTable
+from support.published import folder_of
+from support.store import Catalogs
 
 COMMITS = 60
 COLUMNS = [

@@ -17,8 +17,8 @@ from deltalakedb.errors import DataFileError, DeltaLakeDbError, UnsupportedFeatu
 from deltalakedb.lake import Lake
 from deltalakedb.snapshot import Snapshot
 
-from fix_golden import GoldenTable, golden_names
-from fix_store import Catalogs
+from support.golden import GoldenTable, golden_names
+from support.store import Catalogs
 
 # Who DuckDB's delta extension cannot judge, and why; delta-rs does.
 DELTA_RS = {

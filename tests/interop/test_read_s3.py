@@ -21,8 +21,8 @@ from deltalakedb.errors import DataFileError, DataFileMissingError
 from deltalakedb.lake import Lake
 from deltalakedb.table import Table
 
-from fix_lake import Json
-from fix_s3 import SECRET, S3Server
+from support.lake import Json
+from support.s3 import SECRET, S3Server
 
 WORDS = ("plain", "a b/c", "100%", "größe")
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 import deltalakedb
-from conftest import SOAK
 from deltalakedb.lake import Lake
 from deltalakedb.table import Table
 from interop.limits import Case, judge, judge_all
 from interop.readers import DeltaSpark, Peers
 
-from fix_store import Catalogs
+from support.profiles import SOAK
+from support.store import Catalogs
 
 REGIONS = ("plain", "with space", "a/b", "100%", "ünï/日本")
 

@@ -11,7 +11,7 @@ from deltalakedb.store.postgres import PostgresDialect
 from deltalakedb.store.sqlite import SqliteDialect
 from deltalakedb.store.url import Engine, parse_url
 
-from fix_store import ENGINES, Catalogs
+from support.store import ENGINES, Catalogs
 
 OpenDialect = Callable[[str], Dialect]
 DIALECTS: dict[Engine, Callable[..., Dialect]] = {

@@ -26,7 +26,7 @@ from deltalakedb.store.url import Engine
 from migration.conftest import OpenDialect
 from migration.introspection import describe, dump
 
-from postgres_server import PostgresServer
+from support.postgres_server import PostgresServer
 
 CLOCK = ManualClock()
 TABLE_ID = "11111111-1111-4111-8111-111111111111"

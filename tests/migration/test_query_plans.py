@@ -44,7 +44,7 @@ from deltalakedb.store.url import Engine, parse_url
 from migration.conftest import DIALECTS
 from migration.test_schema_docs import queries
 
-from postgres_server import PostgresServer
+from support.postgres_server import PostgresServer
 
 TABLE_ID = str(UUID(int=0xF11E << 64))
 COMMITS = 500

@@ -47,8 +47,8 @@ from deltalakedb.store.roles import (
     roles_script,
 )
 
-from fix_store import commit, new_table
-from postgres_server import PostgresServer
+from support.postgres_server import PostgresServer
+from support.store import commit, new_table
 
 ROLES = ("reader", "writer", "mirror")
 LEDGER = (VERSIONS, *ACTION_RELATIONS)

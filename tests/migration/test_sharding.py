@@ -25,7 +25,7 @@ from deltalakedb.store.relations import (
 from migration.conftest import OpenDialect
 from migration.introspection import dump
 
-from postgres_server import PostgresServer
+from support.postgres_server import PostgresServer
 
 NAME = "shard_files"
 SHARDED = (ADD_FILES, REMOVE_FILES, CDC_FILES, ACTIVE_FILES)

@@ -8,7 +8,7 @@ import pytest
 from deltalakedb.lake import Lake
 from deltalakedb.table import Table
 
-from fix_lake import SCHEMA, OpenLake
+from support.lake import SCHEMA, OpenLake
 
 NewTable = Callable[..., Table]
 

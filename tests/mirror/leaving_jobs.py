@@ -11,17 +11,17 @@ import deltalakedb.operations.export
 import deltalakedb.store.duckdb
 import deltalakedb.store.postgres
 import deltalakedb.store.sqlite
-from nursery import Job
-from points import Points
 
-from fix_lake import SCHEMA, add, remove
+from support.fork_server import Job
+from support.kill_points import KillPoints
+from support.lake import SCHEMA, add, remove
 
 COMMITS = 3
 
 
 def run(job: Job) -> None:
     """Make a table, and export it up to the point `at`."""
-    points = Points(job["at"], Path(job["labels"]))
+    points = KillPoints(job["at"], Path(job["labels"]))
     with deltalakedb.connect(job["url"], mirror="worker") as lake:
         table = lake.create_table(job["name"], location=job["location"], schema=SCHEMA)
         for number in range(COMMITS):

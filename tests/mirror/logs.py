@@ -13,8 +13,8 @@ from deltalakedb.mirror.findings import Kind, Verification
 from deltalakedb.storage import local_path
 from deltalakedb.table import Table
 
-from fix_lake import add, remove
-from fix_published import record_of, storage_of
+from support.lake import add, remove
+from support.published import record_of, storage_of
 
 
 def log_of(table: Table) -> Path:

@@ -22,9 +22,9 @@ from deltalakedb.table import Table
 from mirror.conftest import NewTable
 from mirror.logs import log_of, queue
 
-from fix_delta_log import metadata, write_commit
-from fix_history import all_rows
-from fix_lake import Json, add, live_paths, remove, schema_json
+from support.catalog_rows import all_rows
+from support.delta_log import metadata, write_commit
+from support.lake import Json, add, live_paths, remove, schema_json
 
 PLAIN = {"delta.enableInCommitTimestamps": "false"}
 NOW = 1_700_000_000_000

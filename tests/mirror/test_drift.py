@@ -23,9 +23,9 @@ from deltalakedb.table import Table
 from mirror.conftest import NewTable
 from mirror.logs import check_published, log_of, versions_in
 
-from fix_lake import OpenLake, add, live_paths, row_counts
-from fix_published import folder_of, record_of, storage_of
-from fix_store import Catalogs
+from support.lake import OpenLake, add, live_paths, row_counts
+from support.published import folder_of, record_of, storage_of
+from support.store import Catalogs
 
 MODES = ["inline", "worker"]
 

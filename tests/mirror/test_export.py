@@ -30,10 +30,10 @@ from deltalakedb.table import Table
 from mirror.conftest import NewTable
 from mirror.leaving_jobs import COMMITS
 from mirror.logs import lines, log_of, versions_in
-from nursery import Nursery
 
-from fix_lake import OpenLake, add, live_paths, remove, row_counts
-from fix_published import folder_of, inline_vector
+from support.fork_server import ForkServer
+from support.lake import OpenLake, add, live_paths, remove, row_counts
+from support.published import folder_of, inline_vector
 
 TIMESTAMPS = "inCommitTimestamp"
 
@@ -436,12 +436,12 @@ def test_death_at_any_point_is_completed_by_the_next_one(
     # All of them take minutes: here some, spread over all steps.
     stride = 1 if os.environ.get("DELTALAKEDB_SOAK") else 4 if engine == "sqlite" else 12
     reached = 0
-    with Nursery(tmp_path / "log", jobs="mirror.leaving_jobs") as nursery:
+    with ForkServer(tmp_path / "log", jobs="mirror.leaving_jobs") as fork_server:
         for at in range(1, 10_000, stride):
             name, place = f"t{at}", tmp_path / f"t{at}"
             job = {"url": catalog_url, "name": name, "location": str(place), "at": at}
-            status = nursery.run({**job, "labels": str(labels)})
-            assert status in (0, -9), nursery.log.read_text()
+            status = fork_server.run({**job, "labels": str(labels)})
+            assert status in (0, -9), fork_server.log.read_text()
             reached += status == -9
             with deltalakedb.connect(catalog_url, mirror="worker") as lake:
                 done = lake.export(name)

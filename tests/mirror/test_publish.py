@@ -26,7 +26,7 @@ from deltalakedb.table import Table
 from mirror.conftest import NewTable
 from mirror.logs import check_published, lines, log_of, queue, versions_in
 
-from fix_lake import OpenLake, add, remove
+from support.lake import OpenLake, add, remove
 
 
 def test_a_commit_is_in_the_log_when_it_returns(inline: Lake, new_table: NewTable) -> None:

@@ -25,10 +25,10 @@ from mirror.conftest import NewTable
 from mirror.logs import log_of, queue
 from mirror.test_verify_checkpoints import rewrite, without_a_file
 
-from fix_delta_log import write_appends
-from fix_lake import OpenLake, add, live_paths, remove, schema_json
-from fix_published import record_of, storage_of
-from fix_s3 import S3Server
+from support.delta_log import write_appends
+from support.lake import OpenLake, add, live_paths, remove, schema_json
+from support.published import record_of, storage_of
+from support.s3 import S3Server
 
 DAY_MS = 86_400_000
 Files = dict[str, bytes]

@@ -17,7 +17,7 @@ from deltalakedb.store.mirror import note_cleaned
 from mirror.conftest import NewTable
 from mirror.logs import check_published, log_of
 
-from fix_lake import add
+from support.lake import add
 
 DAY_MS = 86_400_000
 

@@ -20,14 +20,14 @@ from deltalakedb.mirror.verify import verify_table
 from deltalakedb.mirror.verify_commits import take_scope
 from deltalakedb.storage import Storage
 from deltalakedb.table import Table
-from listener import Listener
 from mirror.conftest import NewTable
 from mirror.logs import checkpointed, eventful, log_file, log_of, one
 
-from fix_delta_log import write_appends
-from fix_lake import OpenLake, add, deletion_vector, remove, schema_json
-from fix_published import record_of, storage_of
-from fix_s3 import S3Server
+from support.delta_log import write_appends
+from support.lake import OpenLake, add, deletion_vector, remove, schema_json
+from support.progress_recorder import ProgressRecorder
+from support.published import record_of, storage_of
+from support.s3 import S3Server
 
 DAY_MS = 86_400_000
 
@@ -60,16 +60,16 @@ def test_a_published_table_is_found_in_order(queued: Lake, table: Table) -> None
 def test_every_phase_is_told(queued: Lake, table: Table) -> None:
     for version in (2, 4):
         checkpointed(queued, table, version)
-    listener = Listener()
-    assert queued.verify(table.name, progress=listener).ok
-    assert [*listener.told] == [
+    recorder = ProgressRecorder()
+    assert queued.verify(table.name, progress=recorder).ok
+    assert [*recorder.calls] == [
         *("Listing the log", "Comparing versions", "Comparing checkpoints", "Comparing checksums"),
         *("Replaying the log", "Checking the catalog"),
     ]
-    assert listener.told["Comparing versions"] == [(6, 6)]
-    assert listener.told["Comparing checkpoints"] == [(0, 2), (1, 2), (2, 2)]
+    assert recorder.calls["Comparing versions"] == [(6, 6)]
+    assert recorder.calls["Comparing checkpoints"] == [(0, 2), (1, 2), (2, 2)]
     # All six commits from the beginning, and the last one from the checkpoint of version 4.
-    assert listener.told["Replaying the log"] == [(0, 7), (6, 7), (7, 7)]
+    assert recorder.calls["Replaying the log"] == [(0, 7), (6, 7), (7, 7)]
 
 
 def test_each_commit_of_a_replay_is_told(
@@ -77,10 +77,10 @@ def test_each_commit_of_a_replay_is_told(
 ) -> None:
     monkeypatch.setattr("deltalakedb.mirror.verify._TELL_EACH", 2)
     queued.mirror.run_once()
-    listener = Listener()
-    assert queued.verify(table.name, progress=listener).ok
-    assert listener.told["Replaying the log"] == [(0, 6), (2, 6), (4, 6), (6, 6), (6, 6)]
-    listed = listener.told["Listing the log"]
+    recorder = ProgressRecorder()
+    assert queued.verify(table.name, progress=recorder).ok
+    assert recorder.calls["Replaying the log"] == [(0, 6), (2, 6), (4, 6), (6, 6), (6, 6)]
+    listed = recorder.calls["Listing the log"]
     assert listed[0] == (2, 0), "nobody knows how many there will be"
 
 

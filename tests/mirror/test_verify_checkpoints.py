@@ -19,9 +19,9 @@ from deltalakedb.table import Table
 from mirror.conftest import NewTable
 from mirror.logs import checkpointed, eventful, log_of, one
 
-from fix_delta_log import write_appends
-from fix_lake import add
-from fix_published import record_of, storage_of
+from support.delta_log import write_appends
+from support.lake import add
+from support.published import record_of, storage_of
 
 
 @pytest.fixture

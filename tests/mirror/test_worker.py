@@ -21,7 +21,7 @@ from deltalakedb.table import Table
 from mirror.conftest import NewTable
 from mirror.logs import check_published, log_of, queue, versions_in
 
-from fix_lake import OpenLake, add
+from support.lake import OpenLake, add
 
 LONG = 30.0
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conftest import examples
 from deltalakedb.clock import ManualClock
 from deltalakedb.lake import Lake
 from deltalakedb.table import Table
 from property.test_histories import PROPERTIES, State, Step, check, commit, histories
 
-from fix_lake import schema_json
+from support.lake import schema_json
+from support.profiles import examples
 
 
 def commit_files(folder: Path) -> list[Path]:

@@ -17,16 +17,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checkpoint_oracle import checkpointed, replayed
-from conftest import examples
 from deltalakedb.clock import ManualClock
 from deltalakedb.lake import Lake
 from deltalakedb.mirror.checkpoint import write_checkpoint
 from deltalakedb.snapshot.page_builder import make_pages
 from deltalakedb.table import Table
 
-from fix_lake import add, deletion_vector, schema_json
-from fix_published import log_of, publish, record_of, storage_of
+from support.checkpoint_oracle import checkpointed, replayed
+from support.lake import add, deletion_vector, schema_json
+from support.profiles import examples
+from support.published import log_of, publish, record_of, storage_of
 
 DAY_MS = 86_400_000
 PROPERTIES = {

@@ -23,8 +23,8 @@ import deltalakedb
 from deltalakedb.lake import Lake
 from deltalakedb.reading.dataset import SnapshotRows
 
-from fix_lake import Json
-from fix_store import Catalogs
+from support.lake import Json
+from support.store import Catalogs
 
 SCHEMA = pa.schema(
     [

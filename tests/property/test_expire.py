@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conftest import examples
 from deltalakedb.actions import AddFile, RemoveFile, serialise_commit
 from deltalakedb.clock import ManualClock
 from deltalakedb.errors import VersionNotFoundError
@@ -39,10 +38,11 @@ from property.test_histories import PROPERTIES, State, Step, check, commit, hist
 from property.test_store_roundtrip import Document, parsed, write
 from property.test_store_roundtrip import commits as odd_commits
 
-from fix_history import all_rows, mark_published, rows_of
-from fix_lake import new_lake_table
-from fix_store import commit as append_one
-from fix_store import new_table
+from support.catalog_rows import all_rows, mark_published, rows_of
+from support.lake import new_lake_table
+from support.profiles import examples
+from support.store import commit as append_one
+from support.store import new_table
 
 DAY_MS = 86_400_000
 

@@ -18,7 +18,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conftest import examples
 from deltalakedb.clock import ManualClock
 from deltalakedb.errors import VersionNotFoundError
 from deltalakedb.lake import Lake
@@ -26,7 +25,8 @@ from deltalakedb.snapshot import Snapshot
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.table import Table
 
-from fix_lake import add, new_lake_table, remove
+from support.lake import add, new_lake_table, remove
+from support.profiles import examples
 
 Key = tuple[str, int | None]
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conftest import examples
 from deltalakedb.clock import ManualClock
 from deltalakedb.lake import Lake
 from deltalakedb.snapshot import listing, page_builder, pages
@@ -26,7 +25,8 @@ from property.test_histories import (
     listed,
 )
 
-from fix_lake import new_lake_table
+from support.lake import new_lake_table
+from support.profiles import examples
 
 
 @pytest.fixture(autouse=True, scope="module")

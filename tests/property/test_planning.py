@@ -19,7 +19,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
-from conftest import SOAK
 from deltalakedb.actions.datatypes import STRING, ColumnPath, StructField, StructType, physical_name
 from deltalakedb.actions.partition import encode_partition_value
 from deltalakedb.actions.planning import PLANNING_COLUMNS, has_order
@@ -31,7 +30,8 @@ from deltalakedb.snapshot import Snapshot
 from deltalakedb.table import Table
 from property.test_where import KINDS, Condition, Kind, tree
 
-from fix_lake import Json, add, remove
+from support.lake import Json, add, remove
+from support.profiles import SOAK
 
 EXAMPLES = 300 if SOAK else 20
 ODD_TEXT = Kind(

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conftest import examples
 from deltalakedb.actions.datatypes import (
     BOOLEAN,
     DATE,
@@ -47,7 +46,9 @@ from deltalakedb.conditions.predicate import (
     StartsWith,
 )
 from deltalakedb.store.url import Engine
-from pruning_database import File, PruningDatabase, open_pruning_database
+
+from support.profiles import examples
+from support.pruning_database import File, PruningDatabase, open_pruning_database
 
 PATH, PHYSICAL = ("outer", "x"), ("out er", "c.[0]/~é")
 

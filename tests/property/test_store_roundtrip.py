@@ -25,7 +25,7 @@ from deltalakedb.store.dialect import Session
 from deltalakedb.store.relations import ADD_FILES, UNPLANNED_FILES
 from deltalakedb.store.rows import from_row
 
-from fix_store import append, new_table
+from support.store import append, new_table
 
 Document = dict[str, Any]
 

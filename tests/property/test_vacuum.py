@@ -26,13 +26,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from conftest import examples
 from deltalakedb.actions import z85
 from deltalakedb.clock import ManualClock
 from deltalakedb.lake import Lake
 from deltalakedb.operations.vacuum import vacuum
 from deltalakedb.staging.vectors import encode_rows
 from deltalakedb.table import Table
+
+from support.profiles import examples
 
 HOUR_MS = 3_600_000
 FOLDERS = ("", "sub", "sub/deep", "a b%c", "x=1", "out")

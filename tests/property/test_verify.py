@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conftest import examples
 from deltalakedb.clock import ManualClock
 from deltalakedb.deltalog.names import commit_key
 from deltalakedb.lake import Lake
@@ -17,8 +16,9 @@ from deltalakedb.mirror.checkpoint import write_checkpoint
 from deltalakedb.mirror.findings import Kind
 from property.test_histories import PROPERTIES, State, Step, commit, histories
 
-from fix_lake import schema_json
-from fix_published import log_of, record_of, storage_of
+from support.lake import schema_json
+from support.profiles import examples
+from support.published import log_of, record_of, storage_of
 
 
 def log_files(folder: Path) -> dict[str, bytes]:

@@ -14,7 +14,6 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import examples
 from deltalakedb.actions.arrow import schema_to_arrow
 from deltalakedb.actions.datatypes import (
     BINARY,
@@ -36,6 +35,8 @@ from deltalakedb.actions.datatypes import (
 )
 from deltalakedb.conditions.row_filter import row_filter
 from deltalakedb.conditions.where import parse_where
+
+from support.profiles import examples
 
 Truth = bool | None
 Test = Callable[[dict[str, Any]], Truth]

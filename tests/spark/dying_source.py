@@ -16,7 +16,8 @@ from pyspark.sql.types import StructType
 from deltalakedb.spark.source.datasource import DeltaLakeDbSource
 from deltalakedb.spark.source.writer import StreamWriter, Target
 from deltalakedb.store.url import parse_url
-from points import Points
+
+from support.kill_points import KillPoints
 
 TASK, COMMIT = "task", "commit"
 DEATH = frozenset({"labels", "diein", "at", "session"})
@@ -61,17 +62,17 @@ class _DyingWriter(StreamWriter):
         # The process may be used again.
         points.disarm()
 
-    def _points(self, place: str) -> Points:
+    def _points(self, place: str) -> KillPoints:
         death = self.death
         text = death.get("at", "") if death.get("diein") == place else ""
         at = int(text) if text.isdigit() else text
-        kind = _WithSession if death.get("session") == "true" else Points
+        kind = _WithSession if death.get("session") == "true" else KillPoints
         points = kind(at, Path(death.get("labels", "/dev/null")))
         points.arm()
         return points
 
 
-class _WithSession(Points):
+class _WithSession(KillPoints):
     def die(self) -> None:
         kill_session(os.getsid(0))
 

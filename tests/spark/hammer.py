@@ -34,7 +34,7 @@ from deltalakedb.transaction.change import Change, TableRead
 from deltalakedb.transaction.committer import Committer
 from deltalakedb.transaction.committer import Outcome as Became
 
-from fix_spark import new_session
+from support.spark import new_session
 
 KEYS = 6
 COUNTERS = pa.schema([("k", pa.int64()), ("n", pa.int64())])

@@ -13,7 +13,7 @@ import deltalakedb
 from deltalakedb.spark import DeltaTable
 from deltalakedb.spark.java import java_home
 
-from fix_spark import new_session
+from support.spark import new_session
 
 
 def main() -> None:

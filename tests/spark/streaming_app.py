@@ -12,7 +12,7 @@ from pathlib import Path
 from deltalakedb.spark.java import java_home
 from spark.dying_source import DyingSource
 
-from fix_spark import new_session
+from support.spark import new_session
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from deltalakedb.spark.api.optimize_builder import DeltaOptimizeBuilder
 from deltalakedb.spark.api.table_builder import DeltaTableBuilder
 from deltalakedb.spark.io.hadoop import storage_options_of
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 # Of Delta 4: the arguments by position, those with a default in brackets.
 DELTA: dict[type, dict[str, str]] = {

@@ -10,7 +10,7 @@ from deltalakedb.errors import ConfigurationError, DeltaLakeDbError
 from deltalakedb.lake import Lake
 from store.test_expire import aged
 
-from fix_history import all_rows
+from support.catalog_rows import all_rows
 
 pytestmark = pytest.mark.parametrize("engine", ["sqlite"])
 

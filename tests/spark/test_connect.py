@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 TESTS = Path(__file__).resolve().parent.parent
 

@@ -25,7 +25,7 @@ from deltalakedb.spark import DeltaTable
 from deltalakedb.spark.source.session_format import SWITCH
 from deltalakedb.table import Table
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 IDS = pa.schema([("id", pa.int64())])
 

@@ -21,7 +21,7 @@ from interop.readers import DeltaRs, DeltaSpark, DuckDb, Polars, Reader, Unavail
 from spark.delta_oracle import DeltaOracle
 from spark.story import FEED, SCHEMA, TYPES, VECTORS, Story
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 STEPS = 10
 STORIES = int(os.environ.get("DELTALAKEDB_STORIES", "36"))

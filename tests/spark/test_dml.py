@@ -27,7 +27,7 @@ from deltalakedb.spark.dml.delete_update import delete, update
 from deltalakedb.table import Table
 from spark.ways import WAYS
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,6 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 import deltalakedb
-from conftest import SOAK
 from deltalakedb.errors import (
     ConstraintViolatedError,
     InvalidConditionError,
@@ -29,7 +28,8 @@ from deltalakedb.spark.source.source_options import SourceOptions
 from deltalakedb.table import Table
 from spark.ways import VECTORS, WAYS
 
-from fix_store import Catalogs
+from support.profiles import SOAK
+from support.store import Catalogs
 
 
 @pytest.fixture(scope="module")

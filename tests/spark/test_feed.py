@@ -14,7 +14,7 @@ from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
 from deltalakedb.spark.source.session_format import SWITCH
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 ROWS = pa.schema([("id", pa.int64()), ("a", pa.string())])

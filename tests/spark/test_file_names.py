@@ -16,7 +16,7 @@ from deltalakedb.spark import DeltaTable
 from deltalakedb.spark.dml.changes import RowEdit
 from deltalakedb.spark.io.paths import java_encoded
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 # Marks of right-to-left text, joiners, soft hyphens: characters that show nothing.
 UNSEEN = "a\u200fb\u200d\u00ad\ufeff\u2028 \u00a0\ue000z"

@@ -22,7 +22,7 @@ from deltalakedb.spark import DeltaTable
 from deltalakedb.spark.api.table_builder import DeltaTableBuilder
 from deltalakedb.table import Table
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 
 @pytest.fixture(scope="module")

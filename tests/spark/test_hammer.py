@@ -24,7 +24,7 @@ from deltalakedb.lake import Lake
 from deltalakedb.store.url import Engine
 from spark.hammer import KEYS, REFUSALS, SparkWriter, Told, create_tables
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 SECONDS = 180
 TESTS = Path(__file__).resolve().parent.parent

@@ -9,9 +9,9 @@ from deltalakedb.errors import ConfigurationError, InvalidLogError
 from deltalakedb.importing import parsing
 from deltalakedb.lake import Lake
 
-from fix_golden import GoldenTable
-from fix_lake import row_counts
-from fix_large_log import COMMITS, content, write_history
+from support.golden import GoldenTable
+from support.lake import row_counts
+from support.large_log import COMMITS, content, write_history
 
 pytestmark = pytest.mark.parametrize("engine", ["sqlite"])
 

@@ -21,7 +21,7 @@ from deltalakedb.spark import DeltaTable
 from deltalakedb.table import Table
 from spark.ways import WAYS
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from deltalakedb.errors import InvalidConditionError, SchemaMismatchError
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 
 @pytest.fixture(scope="module")

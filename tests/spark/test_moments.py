@@ -18,7 +18,7 @@ from deltalakedb.spark.io.timestamps import moment
 from deltalakedb.spark.source.session_format import SWITCH
 from deltalakedb.table import Table
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 TOKYO = ZoneInfo("Asia/Tokyo")
 

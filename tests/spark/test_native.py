@@ -22,7 +22,7 @@ from deltalakedb.staging.fit import fit
 from deltalakedb.staging.layout import STAGING_FOLDER
 from deltalakedb.table import Table
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 

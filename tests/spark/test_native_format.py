@@ -24,7 +24,7 @@ from deltalakedb.lake import Lake
 from deltalakedb.spark.api.lakes import CATALOG, using_lake
 from deltalakedb.spark.source.session_format import SWITCH, install
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 
 @pytest.fixture(scope="module")

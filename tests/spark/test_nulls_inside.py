@@ -19,7 +19,7 @@ from deltalakedb.errors import ConstraintViolatedError
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 MAPPED = {"property.delta.columnMapping.mode": "name"}
 PROMISED = (

@@ -8,11 +8,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import deltalakedb
-from conftest import SOAK
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
 
-from fix_store import Catalogs
+from support.profiles import SOAK
+from support.store import Catalogs
 
 MAPPED = {"delta.columnMapping.mode": "name"}
 VECTORS = {"delta.enableDeletionVectors": "true"}

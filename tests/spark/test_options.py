@@ -22,7 +22,7 @@ from deltalakedb.spark.source.session_format import SWITCH, install
 from deltalakedb.spark.source.source_options import SourceOptions
 from deltalakedb.table import Table
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 # `DeltaOptions.validOptionKeys` of Delta 4.4, without the one that Spark sets for itself.
 OF_DELTA = [

@@ -30,7 +30,7 @@ from spark.matching_cases import CASES, COLUMNS, REFUSED, THREE, Case, Row
 from spark.test_replace_where import orphans
 from spark.ways import FEED, WAYS
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("word", pa.string())])
 

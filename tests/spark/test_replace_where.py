@@ -23,7 +23,7 @@ from deltalakedb.spark.source.source_options import SourceOptions
 from deltalakedb.table import Table
 from spark.ways import FEED, VECTORS, WAYS
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from deltalakedb.spark import DeltaTable
 from deltalakedb.spark.io.hadoop import hadoop_options
 from interop.readers import Unavailable, peer
 
-from fix_s3 import SECRET, S3Server
-from fix_store import Catalogs
+from support.s3 import SECRET, S3Server
+from support.store import Catalogs
 
 TESTS = Path(__file__).resolve().parent.parent
 

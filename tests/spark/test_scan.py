@@ -22,8 +22,8 @@ from deltalakedb.spark.io.paths import hadoop_uri, java_encoded, metadata_path
 from deltalakedb.spark.io.scan import scan
 from deltalakedb.table import Table
 
-from fix_golden import GoldenTable, golden_names
-from fix_store import Catalogs
+from support.golden import GoldenTable, golden_names
+from support.store import Catalogs
 
 MOMENT = datetime(2026, 11, 1, 5, 30, tzinfo=UTC)
 ODD = ["plain", "a/b", "a b", "100%", "%2F", "x=y", "é 東京", "q'u\"o", "a:b", "#?&+", None]

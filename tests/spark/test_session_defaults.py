@@ -16,7 +16,7 @@ from deltalakedb.spark import DeltaTable
 from deltalakedb.spark.api.lakes import CATALOG
 from deltalakedb.spark.api.session import all_settings
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 DYNAMIC = {"spark.sql.sources.partitionOverwriteMode": "DYNAMIC"}
 AUTO_MERGE = {"spark.databricks.delta.schema.autoMerge.enabled": "true"}

@@ -19,7 +19,7 @@ from deltalakedb.spark.api.session import all_settings
 from deltalakedb.spark.io.scan import scan
 from deltalakedb.table import Table
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 AT = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])

@@ -23,7 +23,7 @@ from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
 from deltalakedb.transaction.committer import Committer
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from deltalakedb.errors import UnsupportedFeatureError
 from deltalakedb.lake import Lake
 from deltalakedb.spark.source.session_format import install
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 install()
 OPTIONS = "OPTIONS (catalog '{url}', path 'kept.orders')"

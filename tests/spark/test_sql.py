@@ -19,7 +19,7 @@ from deltalakedb.spark import register
 from deltalakedb.spark.api import sql
 from deltalakedb.spark.io.scan import scan_files
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 
 @pytest.fixture(scope="module")

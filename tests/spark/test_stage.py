@@ -16,7 +16,7 @@ from deltalakedb.spark import DeltaTable
 from deltalakedb.spark.io.scan import scan
 from deltalakedb.table import Table
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 
 @pytest.fixture(scope="module")

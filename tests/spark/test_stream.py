@@ -22,7 +22,7 @@ from deltalakedb.spark.source.stream import StreamReader
 from deltalakedb.spark.source.writer import StreamWriter, Target
 from deltalakedb.table import Table
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 IDS = pa.schema([("id", pa.int64())])
 ALL = ReadAllAvailable()

@@ -23,14 +23,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import deltalakedb
-import points
 from deltalakedb.actions import Txn
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
 from spark import dying_source
 from spark.dying_source import COMMIT, TASK, DyingSource, kill_session
 
-from fix_store import Catalogs
+from support import kill_points
+from support.store import Catalogs
 
 IDS = pa.schema([("id", pa.int64())])
 ROWS = 3
@@ -74,7 +74,7 @@ def check(table: Table, expected: list[int]) -> None:
 @pytest.fixture(scope="module")
 def dying(spark: SparkSession) -> Iterator[SparkSession]:
     """The session of all tests, with the source that dies: its workers do not know the tests."""
-    modules = (dying_source, points)
+    modules = (dying_source, kill_points)
     for module in modules:
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     spark.dataSource.register(DyingSource)

@@ -22,9 +22,9 @@ from deltalakedb.mirror.log_reader import LogReader
 from deltalakedb.spark.jobs import verify
 from deltalakedb.table import Table
 
-from fix_lake import SCHEMA, add, deletion_vector, remove
-from fix_published import folder_of
-from fix_store import Catalogs
+from support.lake import SCHEMA, add, deletion_vector, remove
+from support.published import folder_of
+from support.store import Catalogs
 
 NAMES = ("a b%20c", "ä", "x", "y", "z")
 

@@ -17,7 +17,7 @@ from deltalakedb.spark import DeltaTable, register
 from deltalakedb.spark.dml.delete_update import delete
 from deltalakedb.spark.io.scan import scan
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "plain": {},

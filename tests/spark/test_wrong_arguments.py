@@ -33,7 +33,7 @@ from deltalakedb.spark.api.merge_builder import DeltaMergeBuilder
 from deltalakedb.spark.api.optimize_builder import DeltaOptimizeBuilder
 from deltalakedb.spark.api.table_builder import DeltaTableBuilder
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 THING = object()
 TEXT = [None, 1, "", [], {}, THING]

@@ -27,8 +27,8 @@ from deltalakedb.operations import alter
 from deltalakedb.table import Table
 from deltalakedb.transaction.state import state_of
 
-from fix_lake import OpenLake, schema_json
-from fix_s3 import S3Server
+from support.lake import OpenLake, schema_json
+from support.s3 import S3Server
 
 NAIVE = datetime(2026, 11, 1, 12)  # noqa: DTZ001 - such columns exist
 ROWS = pa.table(

@@ -16,7 +16,7 @@ from deltalakedb.errors import ConstraintViolatedError, UnsupportedFeatureError
 from deltalakedb.lake import Lake
 from deltalakedb.table import Table
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 LIST = {"type": "array", "elementType": "string", "containsNull": True}
 MAP = {"type": "map", "keyType": "string", "valueType": "string", "valueContainsNull": True}

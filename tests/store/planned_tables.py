@@ -11,7 +11,7 @@ from deltalakedb.store.arrow import FileQuery
 from deltalakedb.store.rows import FileKeys, decode_map
 from deltalakedb.table import Table
 
-from fix_lake import Json, add, new_lake_table
+from support.lake import Json, add, new_lake_table
 
 KEYS = ", ".join(f"key{n}_{part}" for n in (1, 2, 3) for part in ("width", "low", "high"))
 

@@ -12,8 +12,6 @@ from typing import IO, Any
 import pyarrow as pa
 import pytest
 
-from checkpoint_oracle import checkpointed, replayed
-from conftest import SOAK
 from deltalakedb.deltalog.checkpoint_rows import RowMaker
 from deltalakedb.errors import (
     CatalogConnectionLostError,
@@ -27,9 +25,11 @@ from deltalakedb.storage import Storage, open_storage
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
 
-from fix_lake import add, live_paths, remove, schema_json
-from fix_published import folder_of, log_of, publish, record_of, storage_of
-from fix_store import ENGINES
+from support.checkpoint_oracle import checkpointed, replayed
+from support.lake import add, live_paths, remove, schema_json
+from support.profiles import SOAK
+from support.published import folder_of, log_of, publish, record_of, storage_of
+from support.store import ENGINES
 
 V2 = {"delta.feature.v2Checkpoint": "supported", "delta.checkpointPolicy": "v2"}
 FORMS: dict[str, tuple[dict[str, str], int | None]] = {

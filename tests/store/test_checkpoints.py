@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from checkpoint_oracle import checkpointed, replayed
 from deltalakedb.clock import ManualClock
 from deltalakedb.deltalog.hint import parse_hint
 from deltalakedb.errors import (
@@ -23,9 +22,10 @@ from deltalakedb.lake import Lake
 from deltalakedb.mirror.checkpoint import checkpoint_due, write_checkpoint, write_checksum
 from deltalakedb.table import Table
 
-from fix_delta_log import PROTOCOL, metadata, write_commit
-from fix_lake import add, deletion_vector, remove, schema_json
-from fix_published import log_of, publish, record_of, storage_of
+from support.checkpoint_oracle import checkpointed, replayed
+from support.delta_log import PROTOCOL, metadata, write_commit
+from support.lake import add, deletion_vector, remove, schema_json
+from support.published import log_of, publish, record_of, storage_of
 
 DAY_MS = 86_400_000
 WEEK_MS = 7 * DAY_MS

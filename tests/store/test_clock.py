@@ -13,8 +13,8 @@ from deltalakedb.errors import ClockError
 from deltalakedb.lake import Lake
 from deltalakedb.store.url import Engine
 
-from fix_lake import add, new_lake_table
-from fix_store import Catalogs
+from support.lake import add, new_lake_table
+from support.store import Catalogs
 
 YEAR_MS = 365 * 86_400_000
 IN_2099 = 4_070_908_800_000

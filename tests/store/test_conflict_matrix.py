@@ -24,7 +24,7 @@ from deltalakedb.lake import Lake
 from deltalakedb.table import Table
 from deltalakedb.transaction import ReadSet
 
-from fix_lake import (
+from support.lake import (
     Json,
     add,
     check_ledger,

@@ -25,8 +25,8 @@ from deltalakedb.errors import (
 from deltalakedb.store import Store
 from deltalakedb.store.url import Engine
 
-from fix_somebody import not_as_root
-from fix_store import Catalogs, OpenStore, commit, new_table
+from support.store import Catalogs, OpenStore, commit, new_table
+from support.unprivileged import not_as_root
 
 SHORT = 0.3
 

@@ -28,9 +28,9 @@ from deltalakedb.retention.expire import expire_table
 from deltalakedb.snapshot.page_builder import make_pages
 from deltalakedb.table import Table
 
-from fix_history import all_rows, mark_published
-from fix_lake import OpenLake, add, live_paths, new_lake_table, remove, schema_json
-from fix_published import folder_of, publish, storage_of
+from support.catalog_rows import all_rows, mark_published
+from support.lake import OpenLake, add, live_paths, new_lake_table, remove, schema_json
+from support.published import folder_of, publish, storage_of
 
 DAY_MS = 86_400_000
 LAST = 9

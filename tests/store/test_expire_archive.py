@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import deltalakedb
-from conftest import SOAK
 from deltalakedb.clock import ManualClock
 from deltalakedb.errors import (
     ArchiveError,
@@ -31,9 +30,10 @@ from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
 from store.test_expire import DAY_MS, LAST, KilledError, aged, expire_with, versions
 
-from fix_history import all_rows, mark_published
-from fix_lake import OpenLake, add, live_paths, new_lake_table, remove
-from fix_store import ENGINES
+from support.catalog_rows import all_rows, mark_published
+from support.lake import OpenLake, add, live_paths, new_lake_table, remove
+from support.profiles import SOAK
+from support.store import ENGINES
 
 # --- the archive --------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ from deltalakedb.snapshot.page_builder import make_all_pages
 from deltalakedb.snapshot.pages import read_batch
 from deltalakedb.table import Table
 
-from fix_delta_log import PROTOCOL, metadata, write_commit
-from fix_lake import add, remove
+from support.delta_log import PROTOCOL, metadata, write_commit
+from support.lake import add, remove
 
 COMMITS = 60
 

@@ -31,8 +31,16 @@ from deltalakedb.table import Table
 from deltalakedb.transaction import ReadSet
 from deltalakedb.transaction.transaction import Transaction
 
-from fix_history import mark_published
-from fix_lake import OpenLake, add, check_ledger, commit_info, live_paths, new_lake_table, remove
+from support.catalog_rows import mark_published
+from support.lake import (
+    OpenLake,
+    add,
+    check_ledger,
+    commit_info,
+    live_paths,
+    new_lake_table,
+    remove,
+)
 
 NAMES = ("a", "b", "c")
 LEVELS = ("Serializable", "WriteSerializable")

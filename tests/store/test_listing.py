@@ -31,9 +31,9 @@ from deltalakedb.store.postgres_arrow import with_literals
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
 
-from fix_lake import Json, OpenLake, add, deletion_vector, new_lake_table
-from fix_store import Catalogs
-from postgres_server import PostgresServer
+from support.lake import Json, OpenLake, add, deletion_vector, new_lake_table
+from support.postgres_server import PostgresServer
+from support.store import Catalogs
 
 INTEGERS = {
     "added_version",

@@ -17,8 +17,8 @@ from deltalakedb.mirror.checkpoint import write_checkpoint, write_checksum
 from deltalakedb.mirror.cleanup import Cleaned, clean_log
 from deltalakedb.storage import Storage, open_storage
 
-from fix_lake import add, live_paths, remove, row_counts, schema_json
-from fix_published import folder_of, log_of, publish, record_of, storage_of
+from support.lake import add, live_paths, remove, row_counts, schema_json
+from support.published import folder_of, log_of, publish, record_of, storage_of
 
 DAY_MS = 86_400_000
 RETENTION = {"delta.logRetentionDuration": "interval 5 days"}

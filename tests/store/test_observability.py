@@ -24,7 +24,7 @@ from deltalakedb.errors import (
 from deltalakedb.lake import Lake
 from deltalakedb.table import Table
 
-from fix_lake import add, new_lake_table, remove
+from support.lake import add, new_lake_table, remove
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from deltalakedb.errors import ConcurrentDeleteDeleteError
 from deltalakedb.lake import Lake
 from deltalakedb.table import Table
 
-from fix_lake import add, new_lake_table, remove
+from support.lake import add, new_lake_table, remove
 
 MORE_THAN_ARE_READ_UNDER_LOCK = 70
 

@@ -8,7 +8,7 @@ from deltalakedb.lake import Lake
 from deltalakedb.snapshot import page_builder, pages
 from deltalakedb.table import Table
 
-from fix_lake import add, new_lake_table
+from support.lake import add, new_lake_table
 
 
 def damage(lake: Lake, table: Table) -> None:

@@ -11,11 +11,11 @@ import pytest
 import deltalakedb
 from deltalakedb.actions import Txn
 from deltalakedb.errors import ConfigurationError
-from pgbouncer import PgBouncer, why_no_pgbouncer
 from store.test_connections import with_options
 
-from fix_store import Catalogs, OpenStore, commit, new_table
-from postgres_server import PostgresServer
+from support.pgbouncer import PgBouncer, why_no_pgbouncer
+from support.postgres_server import PostgresServer
+from support.store import Catalogs, OpenStore, commit, new_table
 
 pytestmark = pytest.mark.skipif(bool(why_no_pgbouncer()), reason=why_no_pgbouncer())
 

@@ -16,9 +16,9 @@ from deltalakedb.lake import Lake
 from deltalakedb.store.url import Engine
 from store.planned_tables import by_id, check_keys, file, found, query_of, uses_keys
 
-from fix_delta_log import PROTOCOL, metadata, write_commit
-from fix_lake import SCHEMA, add, new_lake_table, row_counts, schema_json
-from fix_store import Catalogs
+from support.delta_log import PROTOCOL, metadata, write_commit
+from support.lake import SCHEMA, add, new_lake_table, row_counts, schema_json
+from support.store import Catalogs
 
 # --- which key ----------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from cutting_proxy import CuttingProxy, Moment
 from deltalakedb.actions import Txn
 from deltalakedb.errors import (
     CatalogConnectionLostError,
@@ -23,8 +22,9 @@ from deltalakedb.errors import (
 from deltalakedb.store import Store
 from store.test_connections import ask, time_limit, with_options
 
-from fix_store import Catalogs, OpenStore, commit, new_table
-from postgres_server import PostgresServer, why_no_tls
+from support.cutting_proxy import CuttingProxy, Moment
+from support.postgres_server import PostgresServer, why_no_tls
+from support.store import Catalogs, OpenStore, commit, new_table
 
 # --- Postgres -----------------------------------------------------------------------------
 

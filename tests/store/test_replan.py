@@ -13,8 +13,8 @@ from deltalakedb.actions.planning import SLOTS, plan_of, plan_text
 from deltalakedb.lake import Lake
 from deltalakedb.table import Table
 
-from fix_delta_log import PROTOCOL, metadata, write_checkpoint, write_commit
-from fix_lake import Json, add, live_paths, remove, schema_json
+from support.delta_log import PROTOCOL, metadata, write_checkpoint, write_commit
+from support.lake import Json, add, live_paths, remove, schema_json
 
 PLANNING = "deltalakedb.planningColumns"
 SCHEMA = schema_json("id", ("amount", "integer"), ("day", "string"))

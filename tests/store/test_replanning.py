@@ -15,8 +15,8 @@ from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
 from store.planned_tables import by_id, check_keys, file, found, uses_keys
 
-from fix_delta_log import PROTOCOL, metadata, write_checkpoint, write_commit
-from fix_lake import SCHEMA, Json, OpenLake, add, new_lake_table, remove, schema_json
+from support.delta_log import PROTOCOL, metadata, write_checkpoint, write_commit
+from support.lake import SCHEMA, Json, OpenLake, add, new_lake_table, remove, schema_json
 
 Change = Callable[[Table], object]
 CHANGES: dict[str, Change] = {

@@ -34,8 +34,8 @@ from deltalakedb.reading.dataset import SnapshotRows, rows_of
 from deltalakedb.snapshot import Snapshot
 from deltalakedb.table import Table
 
-from fix_lake import Json, OpenLake, remove
-from fix_published import inline_vector
+from support.lake import Json, OpenLake, remove
+from support.published import inline_vector
 
 PARTITIONS = pa.schema(
     [

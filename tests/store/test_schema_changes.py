@@ -17,7 +17,7 @@ from deltalakedb.lake import Lake
 from deltalakedb.table import Table
 from store.test_table_changes import _columns, _line, _registry
 
-from fix_lake import (
+from support.lake import (
     add,
     check_ledger,
     commit_info,

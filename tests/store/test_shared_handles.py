@@ -27,7 +27,7 @@ from deltalakedb.snapshot.resolve import resolve as open_table
 from deltalakedb.table import Table
 from deltalakedb.transaction import ReadSet
 
-from fix_lake import add, live_paths, new_lake_table, remove
+from support.lake import add, live_paths, new_lake_table, remove
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string())])
 

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 import deltalakedb
-from cutting_proxy import COMMIT, CuttingProxy
 from deltalakedb.errors import (
     CatalogConnectionLostError,
     CatalogError,
@@ -23,8 +22,9 @@ from deltalakedb.store import postgres_connection
 from deltalakedb.store.arrow import FileQuery
 from store.test_connections import ask
 
-from fix_store import Catalogs, OpenStore, new_table
-from postgres_server import PostgresServer
+from support.cutting_proxy import COMMIT, CuttingProxy
+from support.postgres_server import PostgresServer
+from support.store import Catalogs, OpenStore, new_table
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -21,7 +21,7 @@ from deltalakedb.lake import Lake
 from deltalakedb.snapshot import Snapshot
 from deltalakedb.table import Table
 
-from fix_lake import OpenLake, add, live_paths, new_lake_table, remove
+from support.lake import OpenLake, add, live_paths, new_lake_table, remove
 
 START = datetime.fromtimestamp(ManualClock().now_ms() // 1000, tz=UTC)
 

@@ -27,7 +27,7 @@ from deltalakedb.store.records import ActiveFilesProblem
 from deltalakedb.store.relations import LIVE, RELATIONS
 from deltalakedb.store.url import Engine
 
-from fix_store import append, commit, new_table, payload_of
+from support.store import append, commit, new_table, payload_of
 
 Rows = list[tuple[Any, ...]]
 

@@ -23,7 +23,7 @@ from deltalakedb.errors import (
 from deltalakedb.lake import Lake
 from deltalakedb.table import Table
 
-from fix_lake import (
+from support.lake import (
     SCHEMA,
     Json,
     OpenLake,

@@ -25,7 +25,7 @@ from deltalakedb.table import Table
 from deltalakedb.transaction import ReadSet
 from deltalakedb.transaction.transaction import Transaction
 
-from fix_lake import (
+from support.lake import (
     OpenLake,
     add,
     check_ledger,

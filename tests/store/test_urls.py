@@ -21,7 +21,7 @@ from deltalakedb.errors import (
 from deltalakedb.store import Store
 from deltalakedb.store.url import Engine, parse_url
 
-from postgres_server import PostgresServer
+from support.postgres_server import PostgresServer
 
 SECRET = "Zebra-42"
 

@@ -19,7 +19,7 @@ import yaml
 from deltalakedb.cli.app import app
 from deltalakedb.store.url import parse_url
 
-from postgres_server import SUPERUSER, PostgresServer
+from support.postgres_server import SUPERUSER, PostgresServer
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 UNIT = DEPLOY / "deltalakedb-mirror.service"

@@ -10,8 +10,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-import postgres_server as launcher
-from postgres_server import PostgresServer, PostgresUnavailableError, is_alive, why_no_tls
+from support import postgres_server as launcher
+from support.postgres_server import PostgresServer, PostgresUnavailableError, is_alive, why_no_tls
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_closing_leaves_no_process_and_no_folder() -> None:
 def test_killing_the_process_that_started_a_server_ends_the_server() -> None:
     script = """if True:
         import json, time
-        from postgres_server import PostgresServer
+        from support.postgres_server import PostgresServer
         server = PostgresServer(fsync=False)
         server.start()
         print(json.dumps([str(server.folder), server.pids]), flush=True)
@@ -96,7 +96,7 @@ def test_killing_the_process_that_started_a_server_ends_the_server() -> None:
     """
     with subprocess.Popen(
         [sys.executable, "-c", script],
-        cwd=Path(launcher.__file__).parent,
+        cwd=Path(launcher.__file__).parents[1],
         stdout=subprocess.PIPE,
         text=True,
     ) as owner:

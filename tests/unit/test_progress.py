@@ -1,7 +1,8 @@
 """Who is told how far a piece of work is, and of which part of it."""
 
 from deltalakedb.progress import Phases
-from listener import Listener
+
+from support.progress_recorder import ProgressRecorder
 
 
 def _work(phases: Phases) -> None:
@@ -21,11 +22,11 @@ def test_a_plain_function_hears_of_the_main_part() -> None:
 
 
 def test_who_listens_to_phases_hears_of_all() -> None:
-    listener = Listener()
-    phases = Phases(listener)
+    recorder = ProgressRecorder()
+    phases = Phases(recorder)
     phases.begin("Beginning")
     _work(phases)
-    assert listener.told == {
+    assert recorder.calls == {
         "Beginning": [(1, 2)],
         "Looking": [(3, 0)],
         "Doing": [(1, 2)],

@@ -13,7 +13,7 @@ from deltalakedb.mirror.endpoint import MetricsEndpoint
 from deltalakedb.serving import Handler, Served, small_number
 from deltalakedb.telemetry import Metrics
 
-from web_client import Client
+from support.web_client import Client
 
 HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
 

@@ -18,8 +18,8 @@ from deltalakedb.errors import (
 from deltalakedb.storage import Storage, open_storage, table_location
 from deltalakedb.storage.failures import said
 
-from fix_s3 import S3Server
-from fix_somebody import not_as_root
+from support.s3 import S3Server
+from support.unprivileged import not_as_root
 
 ODD_KEYS = ["a b/c%20d", "day=2026-01-01/x%2Fy.parquet", "é/ü.bin", "q'u\"o#t?e", "a:b/c+d&e"]
 

@@ -36,8 +36,8 @@ from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
 from deltalakedb.transaction.transaction import Transaction, TransactionTable
 
-from fix_lake import SCHEMA
-from fix_store import Catalogs
+from support.lake import SCHEMA
+from support.store import Catalogs
 
 THING = object()
 # What is wrong for an argument of each kind.

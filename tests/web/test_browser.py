@@ -21,8 +21,8 @@ from deltalakedb.formatting import moment
 from deltalakedb.lake import Lake
 from deltalakedb.service import OperationsPage
 
-from chromium import MISSING, browser, chromium
-from fix_lake import SCHEMA, add, remove
+from support.chromium import MISSING, browser, chromium
+from support.lake import SCHEMA, add, remove
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Dialog, Page

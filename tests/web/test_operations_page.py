@@ -21,8 +21,8 @@ from deltalakedb.service.openapi import openapi
 from deltalakedb.service.resources import RESOURCES
 from deltalakedb.store import browse
 
-from fix_lake import SCHEMA, OpenLake, add, new_lake_table, remove
-from web_client import Client, serving
+from support.lake import SCHEMA, OpenLake, add, new_lake_table, remove
+from support.web_client import Client, serving
 
 HOSTILE = "<script>alert(1)</script>\"'&"
 TOKEN = "a token of some length"

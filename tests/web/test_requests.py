@@ -23,8 +23,8 @@ from deltalakedb.service.markup import element
 from deltalakedb.service.metrics import read_exposition
 from deltalakedb.service.parameters import make_cursor
 
-from fix_lake import SCHEMA, add
-from web_client import Client, serving
+from support.lake import SCHEMA, add
+from support.web_client import Client, serving
 
 TOKEN = "a token of some length"
 BEARER = f"Bearer {TOKEN}"

@@ -21,7 +21,7 @@ from deltalakedb.reading.deletion_vectors import (
     parse_bitmap,
 )
 
-from fix_published import bitmap
+from support.published import bitmap
 
 UUID_TEXT = "67bc892e-2979-4760-a78c-856aba39d0c9"
 DENSE = set(range(0, 65_536, 3))

@@ -40,7 +40,8 @@ from deltalakedb.conditions.predicate import (
 )
 from deltalakedb.conditions.pruning import MOST_TERMS, may_match
 from deltalakedb.store.url import Engine
-from pruning_database import PruningDatabase, open_pruning_database
+
+from support.pruning_database import PruningDatabase, open_pruning_database
 
 DECIMAL = DecimalType(38, 2)
 MAX = 2**63 - 1

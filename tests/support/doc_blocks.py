@@ -28,7 +28,7 @@ from deltalakedb.cli.app import run as command_line
 from deltalakedb.lake import Lake
 
 BASH = shutil.which("bash") or "bash"
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(r"^( *)```([^\n]*)\n(.*?)^ *```[ ]*$", re.MULTILINE | re.DOTALL)
 
 # Commands that no test of a page runs, by how they begin, and why. Their spelling is checked all

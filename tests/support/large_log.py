@@ -7,8 +7,8 @@ from deltalakedb.lake import Lake
 from deltalakedb.store.relations import RELATIONS
 from deltalakedb.table import Table
 
-from fix_delta_log import PROTOCOL, metadata, write_commit
-from fix_lake import Json, add, remove
+from support.delta_log import PROTOCOL, metadata, write_commit
+from support.lake import Json, add, remove
 
 VECTOR: Json = {
     "storageType": "u",

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
-from postgres_server import SUPERUSER, PostgresServer
+from support.postgres_server import SUPERUSER, PostgresServer
 
 START_SECONDS = 30.0
 

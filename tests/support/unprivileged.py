@@ -1,4 +1,4 @@
-"""Be somebody to whom permissions mean something: tests in containers run as root."""
+"""An ordinary user for tests of permissions: tests in containers run as root, whom none stop."""
 
 import os
 import tempfile
@@ -13,7 +13,7 @@ _NOBODY = 65534
 
 @contextmanager
 def not_as_root() -> Iterator[None]:
-    """Inside, be an ordinary user. What is not imported by then may be out of reach."""
+    """Run the block as an ordinary user; import before it what the block needs."""
     if os.geteuid() != 0:
         yield
         return
@@ -26,7 +26,7 @@ def not_as_root() -> Iterator[None]:
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that anybody can enter, unlike those of pytest."""
+    """A folder that every user can enter, unlike those of pytest."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)

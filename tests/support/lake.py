@@ -14,7 +14,7 @@ from deltalakedb.store.relations import RELATIONS
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
 
-from fix_store import Catalogs
+from support.store import Catalogs
 
 Json = dict[str, Any]
 OpenLake = Callable[..., Lake]

@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 
-from fix_s3 import S3Server
+from support.s3 import S3Server
 
 TIMEOUT_SECONDS = 0.4
 """How long the client waits for an answer."""

@@ -11,7 +11,7 @@ from deltalakedb.conditions.pruning import may_match
 from deltalakedb.store.queries import rewrite
 from deltalakedb.store.url import Engine
 
-from postgres_server import PostgresServer
+from support.postgres_server import PostgresServer
 
 File = tuple[str | None, Mapping[str, str | None]]
 """The statistics of a file and its partition values."""

@@ -1,4 +1,4 @@
-"""What a test of the way in and out needs: tables that are published, and all rows of a catalog."""
+"""Rows of a catalog: all of a table, to compare; and versions marked as published."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Processes that can be killed: forked from one that has imported everything, within milliseconds.
 
-`Nursery` starts a helper process; the helper forks a child for each job, tells when it ends, and
+`ForkServer` starts a helper process; the helper forks a child for each job, tells when it ends, and
 signals it on demand (it alone reaps, so a number is never some other process's). When the helper's
 standard input ends, because the test process ended in whatever way, it kills all children and goes.
 
@@ -23,46 +23,46 @@ from typing import Any, Self
 
 Job = Mapping[str, Any]
 
-_FOLDER = Path(__file__).resolve().parent
+_TESTS = Path(__file__).resolve().parents[1]
 
 
 class Child:
-    """A process of the nursery."""
+    """A process that the server forked."""
 
-    def __init__(self, nursery: "Nursery", number: int) -> None:
-        self._nursery = nursery
+    def __init__(self, server: "ForkServer", number: int) -> None:
+        self._server = server
         self._number = number
         self.status: int | None = None
 
     def kill(self) -> None:
         """End it with SIGKILL, wherever it is, unless it ended already."""
-        self._nursery.send({"signal": signal.SIGKILL, "to": self._number})
+        self._server.send({"signal": signal.SIGKILL, "to": self._number})
 
     def pause(self) -> None:
         """Let it hang (SIGSTOP)."""
-        self._nursery.send({"signal": signal.SIGSTOP, "to": self._number})
+        self._server.send({"signal": signal.SIGSTOP, "to": self._number})
 
     def resume(self) -> None:
         """Let it go on (SIGCONT)."""
-        self._nursery.send({"signal": signal.SIGCONT, "to": self._number})
+        self._server.send({"signal": signal.SIGCONT, "to": self._number})
 
     def wait(self) -> int:
         """Its exit status; -9 after SIGKILL."""
         while self.status is None:
-            self._nursery.receive()
+            self._server.receive()
         return self.status
 
 
-class Nursery:
+class ForkServer:
     """The test's side. Children write what goes wrong to `log`; `jobs` is what they can do."""
 
     def __init__(self, log: Path, *, jobs: str) -> None:
         self.log = log
         self._children: list[Child] = []
-        paths = [_FOLDER, *sys.path]
+        paths = [_TESTS, *sys.path]
         with log.open("ab") as file:
             self._process = subprocess.Popen(
-                [sys.executable, str(_FOLDER / "nursery.py"), jobs],
+                [sys.executable, "-P", "-m", "support.fork_server", jobs],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,

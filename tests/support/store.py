@@ -29,7 +29,7 @@ from deltalakedb.store import Counts, Payload, Store, TableRecord, VersionRecord
 from deltalakedb.store.dialect import Session
 from deltalakedb.store.url import Engine
 
-from postgres_server import PostgresServer
+from support.postgres_server import PostgresServer
 
 ENGINES: tuple[Engine, ...] = ("postgres", "sqlite", "duckdb")
 EMPTY_SCHEMA = '{"type":"struct","fields":[]}'

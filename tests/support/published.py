@@ -31,7 +31,7 @@ from deltalakedb.storage import Storage, local_path, open_storage
 from deltalakedb.store import TableRecord
 from deltalakedb.table import Table
 
-from fix_lake import Json
+from support.lake import Json
 
 
 def record_of(lake: Lake, table: Table) -> TableRecord:

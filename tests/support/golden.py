@@ -17,6 +17,7 @@ import pytest
 from deltalakedb.lake import Lake
 from deltalakedb.table import Table
 
+_REPOSITORY = Path(__file__).resolve().parents[2]
 # Delta's own tests gave the files of vectors this prefix, which no descriptor knows of, and wrote
 # a word for the folder that one of the tables lies in.
 _TEST_PREFIX = "test%dv%prefix-"
@@ -71,18 +72,30 @@ class GoldenTable:
         return lake.import_table(str(self.path), self.name)
 
 
+def _folder() -> Path:
+    named = os.environ.get("DELTALAKEDB_GOLDEN")
+    return Path(named) if named else _REPOSITORY.parent / "shared" / "golden"
+
+
 def _vectors_of(folder: Path) -> str:
     return quote(str(folder / "folder&with%special char"))
 
 
 def golden_names() -> list[str]:
     """The folders of golden tables, to parametrise by; one that skips where there are none."""
-    named = os.environ.get("DELTALAKEDB_GOLDEN")
-    default = Path(__file__).resolve().parents[2] / "shared" / "golden"
-    listed = (Path(named) if named else default) / "expected.json"
+    listed = _folder() / "expected.json"
     if not listed.is_file():
         return ["no golden tables"]
     return [entry["folder"] for entry in json.loads(listed.read_text("utf-8"))]
+
+
+@pytest.fixture(scope="session")
+def golden_dir() -> Path:
+    """Folder of Delta tables written by other implementations (DELTALAKEDB_GOLDEN names it)."""
+    folder = _folder()
+    if not folder.is_dir():
+        pytest.skip(f"no golden tables at {folder}: set DELTALAKEDB_GOLDEN to their folder")
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fix_lake import SCHEMA, Json, add
+from support.lake import SCHEMA, Json, add
 
 PROTOCOL: Json = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
 START_MS = 1_600_000_000_000

@@ -22,9 +22,9 @@ from deltalakedb.lake import Lake
 from deltalakedb.operations.restore import restore
 from deltalakedb.operations.vacuum import vacuum
 from deltalakedb.table import Table
-from listener import Listener
 
-from fix_lake import OpenLake
+from support.lake import OpenLake
+from support.progress_recorder import ProgressRecorder
 
 HOUR = 3600
 IDS = pa.schema([("id", pa.int64())])
@@ -100,16 +100,16 @@ def test_files_of_old_versions_and_of_failed_writes_go(table: Table) -> None:
 
 def test_what_takes_long_is_told(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[vacuum.__module__], "_AT_ONCE", 1)
-    planned = Listener()
+    planned = ProgressRecorder()
     vacuum(table, retention_hours=0, allow_short_retention=True, dry_run=True, progress=planned)
-    assert [*planned.told] == ["Finding what is needed", "Listing files"]
-    assert planned.told["Finding what is needed"] == [(1, 0)]
-    assert [done for done, _ in planned.told["Listing files"]][:3] == [1, 2, 3]
-    listener = Listener()
+    assert [*planned.calls] == ["Finding what is needed", "Listing files"]
+    assert planned.calls["Finding what is needed"] == [(1, 0)]
+    assert [done for done, _ in planned.calls["Listing files"]][:3] == [1, 2, 3]
+    recorder = ProgressRecorder()
     plain: list[tuple[int, int]] = []
     age(table, 2)
-    vacuum(table, retention_hours=1, allow_short_retention=True, progress=listener)
-    assert [*listener.told] == [*planned.told, "Deleting files"]
+    vacuum(table, retention_hours=1, allow_short_retention=True, progress=recorder)
+    assert [*recorder.calls] == [*planned.calls, "Deleting files"]
     age(table, 2)
     vacuum(
         table,

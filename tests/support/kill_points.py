@@ -1,4 +1,4 @@
-"""Points at which a process can be made to die: between any two things that it does outside itself.
+"""Points at which a process can be killed: between any two effects outside of it.
 
 Every statement to the catalog and every call of an object store can be a point, and whatever the
 code under test calls a step. Points are counted from one, in whichever thread they are reached.
@@ -29,7 +29,7 @@ _STORAGE_WRITES = ("put", "put_if_absent", "settle", "update", "delete_many")
 _STORAGE = ("get", "head", *_STORAGE_WRITES)
 
 
-class Points:
+class KillPoints:
     """Counts the points that are reached, and ends the process at one of them."""
 
     def __init__(self, fatal: int | str, labels: Path) -> None:

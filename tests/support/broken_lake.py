@@ -27,7 +27,7 @@ from psycopg import sql
 import deltalakedb
 from deltalakedb.store.roles import roles_down_script, roles_script
 
-from postgres_server import PostgresServer
+from support.postgres_server import PostgresServer
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("day", pa.string())])
 ROWS = pa.table({"id": [1, 2], "day": ["mon", "tue"]}, schema=SCHEMA)
@@ -50,7 +50,7 @@ _numbers = count(1)
 
 
 @dataclass
-class World:
+class BrokenLake:
     """Where everything is, and what must never be printed."""
 
     root: Path
@@ -69,7 +69,7 @@ class World:
         return f"sqlite:///{self.root}/lake.db"
 
     def fill_in(self, text: str) -> str:
-        """The text of a case with this world's ports and names."""
+        """The text of a case with this lake's ports and names."""
         return (
             text.replace("PGPORT", str(self.port))
             .replace("TAKEN", str(self.taken))
@@ -145,7 +145,7 @@ def _digest(content: bytes) -> str:
 
 
 @contextmanager
-def wrong_world(root: Path, server: PostgresServer) -> Iterator[World]:
+def new_broken_lake(root: Path, server: PostgresServer) -> Iterator[BrokenLake]:
     """Make it; its mounts and processes are gone afterwards."""
     database = server.create_database(f"wrong{next(_numbers)}_{secrets.token_hex(3)}")
     with ExitStack() as stack:
@@ -155,7 +155,7 @@ def wrong_world(root: Path, server: PostgresServer) -> Iterator[World]:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             closed = probe.getsockname()[1]
-        world = World(
+        broken_lake = BrokenLake(
             root=root,
             database=database,
             postgres=server.url(database),
@@ -164,15 +164,15 @@ def wrong_world(root: Path, server: PostgresServer) -> Iterator[World]:
             closed=closed,
             unmounted=_mount(stack, root),
         )
-        _tables(world)
-        _logs(world)
-        _catalogs(stack, world)
-        _roles(stack, world)
-        if not world.unmounted:
+        _tables(broken_lake)
+        _logs(broken_lake)
+        _catalogs(stack, broken_lake)
+        _roles(stack, broken_lake)
+        if not broken_lake.unmounted:
             (root / "full" / "rest").write_bytes(b"")
             _fill(root / "full" / "rest")
             _call("mount", "-o", "remount,ro", str(root / "readonly"))
-        yield world
+        yield broken_lake
 
 
 def _mount(stack: ExitStack, root: Path) -> str:
@@ -207,10 +207,10 @@ def _fill(path: Path) -> None:
             return
 
 
-def _tables(world: World) -> None:
+def _tables(broken_lake: BrokenLake) -> None:
     """Tables that are well, and some whose files are not."""
-    root = world.root
-    with deltalakedb.connect(world.catalog, committer="ann") as lake:
+    root = broken_lake.root
+    with deltalakedb.connect(broken_lake.catalog, committer="ann") as lake:
         for name in ("orders", "lost", "cut", "drifted"):
             table = lake.create_table(
                 f"sales.{name}",
@@ -243,9 +243,9 @@ def _tables(world: World) -> None:
         path.write_bytes(path.read_bytes()[:100])
 
 
-def _logs(world: World) -> None:
+def _logs(broken_lake: BrokenLake) -> None:
     """Delta tables that nobody has imported, sound and damaged."""
-    root = world.root
+    root = broken_lake.root
     first, second = (f"_delta_log/{number:020d}.json" for number in (0, 1))
     for name in ("foreign", "corrupt", "gap", "future"):
         shutil.copytree(root / "orders", root / name)
@@ -260,9 +260,9 @@ def _logs(world: World) -> None:
     (root / "notes" / "readme.txt").write_text("nothing to see here")
 
 
-def _catalogs(stack: ExitStack, world: World) -> None:
+def _catalogs(stack: ExitStack, broken_lake: BrokenLake) -> None:
     """Catalogs that cannot be used: no database, a newer one, a locked one, one held by another."""
-    root = world.root
+    root = broken_lake.root
     (root / "text.db").write_text("This is no database, however long one looks at it. " * 20)
     for name in ("newer", "locked"):
         deltalakedb.migrate(f"sqlite:///{root}/{name}.db")
@@ -285,19 +285,21 @@ def _catalogs(stack: ExitStack, world: World) -> None:
     assert holder.stdout.readline() == "open\n"
 
 
-def _roles(stack: ExitStack, world: World) -> None:
+def _roles(stack: ExitStack, broken_lake: BrokenLake) -> None:
     """On Postgres: a role that may read, and one that may nothing; roles outlive databases."""
-    people = [sql.Identifier(f"{world.database}_{suffix}") for suffix in ("reader", "stranger")]
-    with deltalakedb.connect(world.postgres) as lake:
-        lake.create_table("sales.orders", location=str(world.root / "pg"), schema=SCHEMA)
-    with psycopg.connect(world.postgres, autocommit=True) as connection:
+    people = [
+        sql.Identifier(f"{broken_lake.database}_{suffix}") for suffix in ("reader", "stranger")
+    ]
+    with deltalakedb.connect(broken_lake.postgres) as lake:
+        lake.create_table("sales.orders", location=str(broken_lake.root / "pg"), schema=SCHEMA)
+    with psycopg.connect(broken_lake.postgres, autocommit=True) as connection:
         connection.execute(roles_script().encode())
         for role in people:
             connection.execute(
                 sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'right-password'").format(role)
             )
         connection.execute(sql.SQL("GRANT deltalakedb_reader TO {}").format(people[0]))
-    stack.callback(_forget_roles, world.postgres, people)
+    stack.callback(_forget_roles, broken_lake.postgres, people)
 
 
 def _forget_roles(url: str, people: list[sql.Identifier]) -> None:

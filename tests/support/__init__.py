@@ -1,0 +1,1 @@
+"""Helpers of the tests: servers, proxies, builders; and fixtures, which conftest.py loads."""
