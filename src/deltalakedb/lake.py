@@ -47,9 +47,14 @@ from deltalakedb.storage import (
     table_location,
 )
 from deltalakedb.store import Store
-from deltalakedb.store.exports import gone, newest_export
-from deltalakedb.store.finding import as_location, find_table, table_exists
 from deltalakedb.store.mirror import backlog_size
+from deltalakedb.store.table_lookup import (
+    as_location,
+    find_table,
+    gone,
+    newest_export,
+    table_exists,
+)
 from deltalakedb.table import Table
 from deltalakedb.transaction.committer import Committer
 from deltalakedb.transaction.identity import release, user_name

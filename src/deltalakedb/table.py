@@ -29,16 +29,15 @@ from deltalakedb.operations.overwrite import write_overwrite
 from deltalakedb.operations.replace import replacement
 from deltalakedb.snapshot import Snapshot
 from deltalakedb.snapshot.cache import SnapshotCache
-from deltalakedb.snapshot.listing import NO_LIMIT
+from deltalakedb.snapshot.listing import NO_LIMIT, needed_files
 from deltalakedb.snapshot.page_builder import after_commit
 from deltalakedb.snapshot.resolve import check_version, resolve, to_milliseconds
-from deltalakedb.snapshot.retained import needed_files
 from deltalakedb.snapshot.snapshot import snapshot_of
 from deltalakedb.staging.constraints import check_rows
 from deltalakedb.storage import root_locations
 from deltalakedb.store.mirror import mirror_table
-from deltalakedb.store.reading import Known, find_history, stream_history
 from deltalakedb.store.relations import LIVE
+from deltalakedb.store.versions import Known, find_history, stream_history
 from deltalakedb.telemetry import span
 from deltalakedb.transaction.open import AnyAction, OpenChange, plain_change
 from deltalakedb.transaction.state import TableState, state_at, state_of

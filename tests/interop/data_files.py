@@ -14,11 +14,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from deltalakedb.actions.arrow import schema_to_arrow
-from deltalakedb.actions.datatypes import ArrayType, DataType, MapType, StructField, StructType
+from deltalakedb.actions.datatypes import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    physical_name,
+)
 from deltalakedb.actions.partition import encode_partition_value, partition_directory
 from deltalakedb.actions.partition import encode_path as as_uri
 from deltalakedb.actions.properties import TableProperties
-from deltalakedb.actions.schema import physical_name
 from deltalakedb.actions.statistics import Statistics, covered_columns, encode_stats
 from deltalakedb.snapshot import Snapshot
 from deltalakedb.table import Table

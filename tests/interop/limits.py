@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from deltalakedb.actions.schema import physical_name
+from deltalakedb.actions.datatypes import physical_name
 from deltalakedb.snapshot import Snapshot
 from interop.canonical import differences
 from interop.readers import Reader, Refused

@@ -22,8 +22,7 @@ from deltalakedb.errors import DeltaLakeDbError
 from deltalakedb.lake import Lake
 from deltalakedb.mirror.checkpoint import write_checkpoint, write_checksum
 from deltalakedb.snapshot import Snapshot
-from deltalakedb.snapshot.listing import read_table
-from deltalakedb.snapshot.tombstones import tombstones_at
+from deltalakedb.snapshot.listing import read_table, tombstones_at
 from deltalakedb.table import Table
 
 from support.golden import GoldenTable, golden_names

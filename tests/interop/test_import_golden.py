@@ -9,8 +9,8 @@ import pytest
 
 import deltalakedb
 from deltalakedb.actions import DomainMetadata, Txn, parse_commit, to_dict
+from deltalakedb.actions.datatypes import physical_name
 from deltalakedb.actions.features import WRITES_UNLESS_USED, check_writable
-from deltalakedb.actions.schema import physical_name
 from deltalakedb.errors import DeltaLakeDbError, UnsupportedFeatureError
 from deltalakedb.lake import Lake
 from deltalakedb.store.url import Engine

@@ -11,9 +11,9 @@ from deltalakedb.errors import ConfigurationError, DataFileMissingError, Version
 from deltalakedb.lake import Lake
 from deltalakedb.operations.append import add_of, remove_of, rows_of_files
 from deltalakedb.operations.restore import restore
+from deltalakedb.reading.deletion_vectors import write_vectors
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.staging.sinks import Sinks
-from deltalakedb.staging.vectors import write_vectors
 from deltalakedb.table import Table
 
 

@@ -13,16 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltalakedb.actions.arrow import schema_from_arrow, schema_to_arrow
-from deltalakedb.actions.intervals import format_interval, parse_interval
-from deltalakedb.actions.partition import (
-    decode_partition_value,
-    decode_path,
-    encode_partition_value,
-    encode_path,
-    partition_directory,
-    partition_path,
-)
-from deltalakedb.actions.schema import (
+from deltalakedb.actions.datatypes import (
     BINARY,
     BOOLEAN,
     BYTE,
@@ -44,9 +35,17 @@ from deltalakedb.actions.schema import (
     MapType,
     StructField,
     StructType,
-    schema_from_json,
-    schema_to_json,
 )
+from deltalakedb.actions.partition import (
+    decode_partition_value,
+    decode_path,
+    encode_partition_value,
+    encode_path,
+    partition_directory,
+    partition_path,
+)
+from deltalakedb.actions.properties import format_interval, parse_interval
+from deltalakedb.actions.schema_json import schema_from_json, schema_to_json
 from deltalakedb.actions.statistics import Statistics, encode_stats, parse_stats
 from deltalakedb.actions.statistics_json import truncate_max, truncate_min
 from deltalakedb.actions.z85 import decode, encode

@@ -30,9 +30,9 @@ from deltalakedb.actions.datatypes import (
     StructField,
     StructType,
 )
-from deltalakedb.actions.floats import to_float32
 from deltalakedb.actions.order_keys import bounds_keys, width_class
 from deltalakedb.actions.partition import encode_partition_value
+from deltalakedb.actions.scalars import to_float32
 from deltalakedb.actions.statistics import Statistics, encode_stats
 from deltalakedb.conditions.key_ranges import key_ranges, probe_rows
 from deltalakedb.conditions.predicate import (

@@ -30,7 +30,7 @@ from deltalakedb.actions import z85
 from deltalakedb.clock import ManualClock
 from deltalakedb.lake import Lake
 from deltalakedb.operations.vacuum import vacuum
-from deltalakedb.staging.vectors import encode_rows
+from deltalakedb.reading.deletion_vectors import encode_rows
 from deltalakedb.table import Table
 
 from support.profiles import examples

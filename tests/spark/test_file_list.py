@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from deltalakedb.spark.io.file_list import spark_file_list
-from deltalakedb.storage.file_places import FilePlaces
+from deltalakedb.storage.locations import FilePlaces
 
 PLACES = FilePlaces("file:///t")
 FILES = pa.table(
@@ -21,7 +21,7 @@ HOLDING = """
 import sys
 import pyarrow as pa
 from deltalakedb.spark.io.file_list import spark_file_list
-from deltalakedb.storage.file_places import FilePlaces
+from deltalakedb.storage.locations import FilePlaces
 files = pa.table({"path": ["a"], "size_bytes": [1], "modification_time": pa.array([1], pa.int64())})
 with spark_file_list(FilePlaces("file:///t"), files) as folder:
     print(folder, flush=True)

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import CharType, StructType, VarcharType
 
 import deltalakedb
-from deltalakedb.actions.char_types import DECLARED
+from deltalakedb.actions.arrow import DECLARED
 from deltalakedb.errors import ConstraintViolatedError
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 import deltalakedb
-from deltalakedb.actions.arrow import schema_to_arrow
-from deltalakedb.actions.char_types import DECLARED
+from deltalakedb.actions.arrow import DECLARED, schema_to_arrow
 from deltalakedb.errors import ConstraintViolatedError, UnsupportedFeatureError
 from deltalakedb.lake import Lake
 from deltalakedb.table import Table

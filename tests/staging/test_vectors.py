@@ -7,9 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltalakedb.reading.deletion_vectors import load_deletion_vector, parse_bitmap
+from deltalakedb.reading.deletion_vectors import (
+    encode_rows,
+    load_deletion_vector,
+    parse_bitmap,
+    write_vectors,
+)
 from deltalakedb.staging.sinks import Sinks
-from deltalakedb.staging.vectors import encode_rows, write_vectors
 
 
 @given(st.sets(st.one_of(st.integers(0, 200_000), st.integers(0, 2**40)), max_size=300))

@@ -7,8 +7,8 @@ from urllib.parse import quote
 import pytest
 
 import deltalakedb
+from deltalakedb.actions.datatypes import COLUMN_ID, PHYSICAL_NAME
 from deltalakedb.actions.planning import PLANNING_COLUMNS, plan_of
-from deltalakedb.actions.schema import COLUMN_ID, PHYSICAL_NAME
 from deltalakedb.conditions import planned
 from deltalakedb.conditions.where import parse_where
 from deltalakedb.errors import InvalidConditionError

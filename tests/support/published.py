@@ -21,8 +21,8 @@ import pytest
 
 from deltalakedb.actions import z85
 from deltalakedb.actions.arrow import schema_to_arrow
+from deltalakedb.actions.datatypes import ColumnPath, DataType, StructType, physical_name
 from deltalakedb.actions.partition import encode_partition_value, partition_path
-from deltalakedb.actions.schema import ColumnPath, DataType, StructType, physical_name
 from deltalakedb.actions.statistics import Statistics, encode_stats
 from deltalakedb.deltalog.checkpoint_schema import has_bounds
 from deltalakedb.lake import Lake

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from deltalakedb.actions.file_paths import ODD_PATH, check_segments, file_key, spellings
 from deltalakedb.errors import DeltaLakeDbError, PathNotAllowedError
 from deltalakedb.reading.filesystem import TableFiles
-from deltalakedb.storage.file_places import FilePlaces, Place
+from deltalakedb.storage.locations import FilePlaces, Place
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,13 @@ Guarantees:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.actions import jsonvalue
-from deltalakedb.actions.char_types import noted
 from deltalakedb.actions.datatypes import (
     BINARY,
     BOOLEAN,
@@ -333,3 +334,34 @@ def _refused(column: str, arrow_type: Any) -> InvalidSchemaError:
         why=f"its type is {name}, which Delta does not have",
         fix=advice or "Cast it to a type that Delta has",
     )
+
+
+# --- CHAR and VARCHAR of a Spark schema -----------------------------------------------
+
+DECLARED: Final = "__CHAR_VARCHAR_TYPE_STRING"
+"""Where the metadata of a column has the declared type."""
+_INNER: Final = ("elementType", "keyType", "valueType")
+_LIMITED: Final = re.compile(r"(var)?char\(\d+\)")
+
+
+def noted(text: str, spark_fields: Iterable[Any]) -> str:
+    """The JSON text of a Spark schema, with strings in the place of CHAR and VARCHAR."""
+    if not _LIMITED.search(text):
+        return text
+    schema = json.loads(text)
+    for field, given in zip(schema["fields"], spark_fields, strict=True):
+        kind = _as_string(field["type"])
+        if kind != field["type"]:
+            field["metadata"] = {**field["metadata"], DECLARED: given.dataType.simpleString()}
+            field["type"] = kind
+    return json.dumps(schema)
+
+
+def _as_string(kind: Any) -> Any:
+    if isinstance(kind, str):
+        return "string" if _LIMITED.fullmatch(kind) else kind
+    if isinstance(kind.get("fields"), list):
+        fields = [{**field, "type": _as_string(field["type"])} for field in kind["fields"]]
+        return {**kind, "fields": fields}
+    inner = {name: _as_string(kind[name]) for name in _INNER if name in kind}
+    return {**kind, **inner}

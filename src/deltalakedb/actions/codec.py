@@ -16,7 +16,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from deltalakedb.actions import fields, jsonvalue, metadata_codec
+from deltalakedb.actions import fields, jsonvalue
+from deltalakedb.actions.fields import (
+    Field,
+    Layout,
+    WrongType,
+    read_int64,
+    read_map,
+    read_names,
+    read_string,
+    split,
+    write_extra,
+    wrong_field,
+)
 from deltalakedb.actions.values import (
     Action,
     AddFile,
@@ -66,6 +78,97 @@ _RANK: Final = {name: rank for rank, name in enumerate(ORDER)}
 _MISSPELT: Final = {name.lower(): name for name in ORDER}
 
 
+def _read_format(value: Any) -> _FormatParts:
+    if not isinstance(value, Mapping):
+        raise WrongType("an object such as {'provider': 'parquet', 'options': {}}")
+    if value.get("provider") is None:
+        raise WrongType("a format with a provider, such as {'provider': 'parquet', 'options': {}}")
+    options = value.get("options")
+    rest = {key: item for key, item in value.items() if key not in ("provider", "options")}
+    return (
+        read_string(value["provider"]),
+        {} if options is None else read_map(options),
+        jsonvalue.freeze(rest, path="metaData.format"),
+    )
+
+
+_METADATA: Final = Layout(
+    "metaData",
+    (
+        Field("id", "id", read_string, required=True),
+        Field("format", "format_provider", _read_format, required=True),
+        # A log may lack the schema (some old ones do); the value says so with None.
+        Field("schemaString", "schema_string", read_string),
+        Field("partitionColumns", "partition_columns", read_names, required=True),
+        Field("configuration", "configuration", read_map, required=True),
+        Field("name", "name", read_string),
+        Field("description", "description", read_string),
+        Field("createdTime", "created_time", read_int64),
+    ),
+    order=(
+        *("id", "name", "description", "format", "schemaString"),
+        *("partitionColumns", "configuration", "createdTime"),
+    ),
+)
+
+
+def _read_metadata(given: Mapping[str, Any]) -> Metadata:
+    """Build the value from the protocol's form."""
+    built, extra = split(_METADATA, given)
+    provider, options, unknown = built[1]
+    built[1:2] = [provider, options]
+    built.append({**extra, "format": unknown} if unknown else extra)
+    return Metadata(*built)
+
+
+def _write_metadata(value: Metadata) -> dict[str, Any]:
+    """Give the protocol's form."""
+    form: dict[str, Any] = {
+        "provider": value.format_provider,
+        "options": dict(sorted(value.format_options.items())),
+    }
+    unknown = value.extra.get("format")
+    if isinstance(unknown, Mapping):
+        write_extra(form, unknown)
+    out: dict[str, Any] = {"id": value.id}
+    if value.name is not None:
+        out["name"] = value.name
+    if value.description is not None:
+        out["description"] = value.description
+    out["format"] = form
+    if value.schema_string is not None:
+        out["schemaString"] = value.schema_string
+    out["partitionColumns"] = list(value.partition_columns)
+    out["configuration"] = dict(sorted(value.configuration.items()))
+    if value.created_time is not None:
+        out["createdTime"] = value.created_time
+    write_extra(out, value.extra)
+    return out
+
+
+def _check_metadata(value: Metadata) -> None:
+    """Check a value that somebody built by hand."""
+    if not isinstance(value.extra, Mapping):
+        raise wrong_field("metaData", "extra", value.extra, "a mapping")
+    for name, item in (
+        ("format", value.format_options),
+        ("configuration", value.configuration),
+    ):
+        if not isinstance(item, Mapping):
+            raise wrong_field("metaData", name, item, "a mapping of strings")
+    if not isinstance(value.partition_columns, (list, tuple)):
+        raise wrong_field(
+            "metaData", "partitionColumns", value.partition_columns, "a tuple of names"
+        )
+    for key, item in value.extra.items():
+        if item is not None and key in _METADATA.known and key != "format":
+            raise wrong_field("metaData", key, item, "its own typed field of the value")
+    try:
+        _read_metadata(_write_metadata(value))
+    except TypeError as error:
+        raise wrong_field("metaData", "extra", value.extra, f"only string keys ({error})") from None
+
+
 def _reader(cls: Callable[..., Any], layout: fields.Layout) -> Callable[[Mapping[str, Any]], Any]:
     def read(given: Mapping[str, Any]) -> Any:
         built, extra = fields.split(layout, given)
@@ -80,7 +183,7 @@ def _read_commit_info(given: Mapping[str, Any]) -> CommitInfo:
 
 _READERS: Final[dict[str, Callable[[Mapping[str, Any]], Action]]] = {
     "commitInfo": _read_commit_info,
-    "metaData": metadata_codec.read_metadata,
+    "metaData": _read_metadata,
     **{layout.name: _reader(cls, layout) for cls, layout in _LAYOUTS.items()},
 }
 
@@ -126,7 +229,7 @@ def check_action(action: Action) -> None:
     if layout is not None:
         fields.check_value(layout, action)
     elif isinstance(action, Metadata):
-        metadata_codec.check_metadata(action)
+        _check_metadata(action)
     elif isinstance(action, CommitInfo):
         if not isinstance(action.fields, Mapping):
             raise fields.wrong_field("commitInfo", "fields", action.fields, "a mapping")
@@ -149,7 +252,7 @@ def to_dict(action: Action) -> dict[str, Any]:
     if layout is not None:
         return {layout.name: fields.write_fields(layout, action)}
     if isinstance(action, Metadata):
-        return {"metaData": metadata_codec.write_metadata(action)}
+        return {"metaData": _write_metadata(action)}
     if isinstance(action, CommitInfo):
         return {"commitInfo": jsonvalue.canonical(action.fields)}
     if isinstance(action, UnknownAction):
@@ -276,3 +379,6 @@ def _at(where: str, error: InvalidActionError) -> InvalidActionError:
     if not where:
         return error
     return InvalidActionError(f"{where}: {error.what}", why=error.why, fix=error.fix)
+
+
+_FormatParts = tuple[str, dict[str, str], dict[str, Any]]

@@ -35,12 +35,10 @@ from deltalakedb.actions.datatypes import (
     DecimalType,
     PrimitiveType,
 )
-from deltalakedb.actions.moments import parse_moment
 from deltalakedb.actions.partition import INTEGER_RANGES, decode_partition_value
+from deltalakedb.actions.scalars import parse_moment
 from deltalakedb.actions.statistics import decode_high, decode_low
 from deltalakedb.actions.statistics_json import UNKNOWN, loads_tolerant
-from deltalakedb.actions.text_keys import has_own_key as text_has_own_key
-from deltalakedb.actions.text_keys import text_interval
 from deltalakedb.errors import InvalidSchemaError
 
 LOWEST: Final = -(2**63)
@@ -108,7 +106,7 @@ def has_own_key(value: Any, data_type: DataType) -> bool:
             unscaled = number.scaleb(data_type.scale)
             return abs(unscaled) < 2**62 and unscaled == unscaled.to_integral_value()
     if isinstance(value, str):
-        return text_has_own_key(value)
+        return _text_has_own_key(value)
     if isinstance(value, int):
         return LOWEST <= value <= HIGHEST
     return not isinstance(value, bytes)
@@ -351,3 +349,68 @@ def _partition_keys(text: str | None, data_type: DataType) -> Range:
     except (InvalidSchemaError, ValueError):
         return EVERYTHING
     return key, key
+
+
+# --- text -----------------------------------------------------------------------------
+
+# Ends where the next begins. Of each group: its first code point, and how much of the range its
+# characters share, in parts of 4096. The end of the text comes before every character.
+_WHOLE: Final = 4096
+_END: Final = 4
+_GROUPS: Final = (
+    (0x00, 8),
+    (ord(" "), 60),
+    (ord("!"), 40),
+    (ord("-"), 150),
+    (ord("."), 60),
+    (ord("/"), 60),
+    (ord("0"), 1600),
+    (ord(":"), 70),
+    (ord(";"), 20),
+    (ord("A"), 540),
+    (ord("["), 8),
+    (ord("_"), 60),
+    (ord("`"), 2),
+    (ord("a"), 1000),
+    (ord("{"), 10),
+    (0x80, 200),
+    (0x800, 180),
+    (0x1_0000, 24),
+)
+_LAST: Final = 0x10_FFFF
+# A text that ends with that much room shares its key with no other one.
+_ROOM: Final = _WHOLE // _END
+
+
+def text_interval(text: str) -> tuple[int, int]:
+    """Where the keys of texts that begin with `text` lie, from 0 to 2**64: the first, how many.
+
+    The first is the key of the text itself. Zero means that no bit is left: all share one key.
+    """
+    low, size = 0, 2**64
+    for character in text:
+        before, part, whole = _PARTS.get(character) or _part(ord(character))
+        low += size * before // whole
+        size = size * part // whole
+        if not size:
+            break
+    return low, size
+
+
+def _text_has_own_key(text: str) -> bool:
+    """Whether no other text has the same key."""
+    return text_interval(text)[1] >= _ROOM
+
+
+def _part(code: int) -> tuple[int, int, int]:
+    """What comes before a character, its own part, and the whole that these are parts of."""
+    before = _END
+    for (first, share), (following, _) in zip(_GROUPS, [*_GROUPS[1:], (_LAST + 1, 0)], strict=True):
+        if code < following:
+            count = following - first
+            return before * count + (code - first) * share, share, _WHOLE * count
+        before += share
+    raise ValueError(code)
+
+
+_PARTS: Final = {chr(code): _part(code) for code in range(0x80)}

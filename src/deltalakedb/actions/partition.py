@@ -23,9 +23,14 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from deltalakedb.actions.datatypes import DataType, DecimalType, PrimitiveType
-from deltalakedb.actions.decimals import fit_decimal
-from deltalakedb.actions.floats import shortest_float32, to_float32
-from deltalakedb.actions.moments import parse_date, parse_moment, to_utc
+from deltalakedb.actions.scalars import (
+    fit_decimal,
+    parse_date,
+    parse_moment,
+    shortest_float32,
+    to_float32,
+    to_utc,
+)
 from deltalakedb.errors import InvalidActionError, InvalidSchemaError
 
 NULL_DIRECTORY: Final = "__HIVE_DEFAULT_PARTITION__"

@@ -32,9 +32,8 @@ from deltalakedb.actions.datatypes import (
     StructType,
     physical_name,
 )
-from deltalakedb.actions.floats import to_float32
-from deltalakedb.actions.moments import parse_date, parse_moment, to_utc
 from deltalakedb.actions.partition import INTEGER_RANGES
+from deltalakedb.actions.scalars import parse_date, parse_moment, to_float32, to_utc
 from deltalakedb.actions.statistics_json import UNKNOWN, loads_tolerant, write_bound
 from deltalakedb.errors import InvalidActionError, InvalidSchemaError
 

@@ -11,9 +11,8 @@ from typing import Any, Final
 
 from deltalakedb.actions import jsonvalue
 from deltalakedb.actions.datatypes import DataType, DecimalType, PrimitiveType
-from deltalakedb.actions.decimals import fit_decimal
-from deltalakedb.actions.floats import shortest_float32
 from deltalakedb.actions.partition import INTEGER_RANGES
+from deltalakedb.actions.scalars import fit_decimal, shortest_float32
 
 
 class _Unknown:

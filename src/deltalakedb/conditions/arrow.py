@@ -25,8 +25,7 @@ import pyarrow.compute as pc
 from deltalakedb.actions.datatypes import DOUBLE, FLOAT
 from deltalakedb.conditions.binding import MIRRORED, Binder, NullMatching, constant
 from deltalakedb.conditions.literals import Instant
-from deltalakedb.conditions.normal_form import Split, normal_form
-from deltalakedb.conditions.predicate import Column, Null, Operator, Predicate
+from deltalakedb.conditions.predicate import Column, Null, Operator, Predicate, Split, normal_form
 from deltalakedb.errors import InvalidConditionError, UnsupportedConditionError
 
 _COMPARISONS: Final[dict[str, Operator]] = {

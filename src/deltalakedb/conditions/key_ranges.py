@@ -20,8 +20,8 @@ from deltalakedb.actions.order_keys import (
     has_order_key,
     has_own_key,
     order_key,
+    text_interval,
 )
-from deltalakedb.actions.text_keys import text_interval
 from deltalakedb.conditions.predicate import (
     And,
     Comparison,

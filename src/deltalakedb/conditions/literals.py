@@ -16,8 +16,8 @@ from fractions import Fraction
 from typing import Any, Final, TypeAlias
 
 from deltalakedb.actions.datatypes import DataType, DecimalType, PrimitiveType
-from deltalakedb.actions.moments import parse_date, parse_moment, to_utc
 from deltalakedb.actions.partition import INTEGER_RANGES
+from deltalakedb.actions.scalars import parse_date, parse_moment, to_utc
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)

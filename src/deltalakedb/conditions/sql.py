@@ -15,8 +15,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, SqlglotError
 
 from deltalakedb.conditions.binding import MIRRORED, Binder, constant
-from deltalakedb.conditions.normal_form import Split, normal_form
-from deltalakedb.conditions.predicate import Column, Operator, Predicate
+from deltalakedb.conditions.predicate import Column, Operator, Predicate, Split, normal_form
 from deltalakedb.conditions.sql_literals import NOT_LITERAL, read_literal
 from deltalakedb.errors import (
     ConditionSyntaxError,

@@ -17,10 +17,8 @@ from typing import Any, Final
 from sqlglot import exp
 
 from deltalakedb.actions.datatypes import DecimalType
-from deltalakedb.actions.decimals import fit_decimal
-from deltalakedb.actions.floats import to_float32
-from deltalakedb.actions.moments import parse_date, parse_moment
 from deltalakedb.actions.partition import INTEGER_RANGES
+from deltalakedb.actions.scalars import fit_decimal, parse_date, parse_moment, to_float32
 from deltalakedb.errors import InvalidConditionError, UnsupportedConditionError
 
 NOT_LITERAL: Final = object()

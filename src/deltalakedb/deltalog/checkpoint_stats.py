@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from deltalakedb.actions.datatypes import DataType, DecimalType, StructType, physical_name
-from deltalakedb.actions.decimals import fit_decimal
+from deltalakedb.actions.scalars import fit_decimal
 from deltalakedb.actions.statistics import decode_low
 from deltalakedb.actions.statistics_json import UNKNOWN, loads_tolerant
 from deltalakedb.deltalog.checkpoint_schema import (

@@ -39,7 +39,7 @@ from deltalakedb.errors import (
 )
 from deltalakedb.store import Payload, VersionRecord, account
 from deltalakedb.store import mirror as queue
-from deltalakedb.store.exports import gone
+from deltalakedb.store.table_lookup import gone
 from deltalakedb.transaction.rules import check_live_files, validate_commit
 from deltalakedb.transaction.rules_files import check_places
 from deltalakedb.transaction.state import TableState, load_state

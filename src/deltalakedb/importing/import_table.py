@@ -62,7 +62,7 @@ from deltalakedb.importing.stages import Stages, discard, find, fingerprint
 from deltalakedb.operations.alter import check_name
 from deltalakedb.progress import Phases, Progress
 from deltalakedb.reading.data_files import descriptor_of
-from deltalakedb.storage.file_places import FilePlaces
+from deltalakedb.storage.locations import FilePlaces
 from deltalakedb.store import TableRecord
 from deltalakedb.store.bulk import HistoryWriter, live_files, live_totals
 from deltalakedb.telemetry import warning

@@ -26,7 +26,7 @@ from deltalakedb.deltalog.names import LOG, SIDECARS, LogKind, LogName, parse_na
 from deltalakedb.mirror.clock_check import check_ahead
 from deltalakedb.mirror.hints import advance_hint, describe, hinted_version, sidecar_keys
 from deltalakedb.mirror.state import milliseconds
-from deltalakedb.store.reading import available_versions
+from deltalakedb.store.versions import available_versions
 
 if TYPE_CHECKING:
     from deltalakedb.deltalog.hint import LastCheckpoint

@@ -28,7 +28,7 @@ from deltalakedb.mirror.lease import Lease, new_owner
 from deltalakedb.mirror.publish import Outcome, Publisher, Storages
 from deltalakedb.mirror.verify import verify_table
 from deltalakedb.store import mirror as queue
-from deltalakedb.store.exports import ExportRecord, export_of, gone, record_export
+from deltalakedb.store.table_lookup import ExportRecord, export_of, gone, record_export
 from deltalakedb.telemetry import event
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from deltalakedb.mirror.prefetch import Ahead
 from deltalakedb.mirror.schedule import RetrySchedule
 from deltalakedb.storage import Storage, check_process, open_storage
 from deltalakedb.store import mirror as queue
-from deltalakedb.store.reading import is_published
+from deltalakedb.store.versions import is_published
 from deltalakedb.telemetry import event, span, warning
 
 if TYPE_CHECKING:

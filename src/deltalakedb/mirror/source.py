@@ -19,9 +19,8 @@ from deltalakedb.deltalog.checkpoint_file import ROW_GROUP
 from deltalakedb.deltalog.checkpoint_rows import ADD_COLUMNS, REMOVE_COLUMNS, RowMaker
 from deltalakedb.errors import CorruptCatalogError
 from deltalakedb.mirror.state import PublishedState, milliseconds, read_state
-from deltalakedb.snapshot.listing import read_batches
+from deltalakedb.snapshot.listing import count_tombstones, oldest_look, read_batches, tombstones_at
 from deltalakedb.snapshot.pages import LEAST_STREAMED, stream_pages
-from deltalakedb.snapshot.tombstones import count_tombstones, oldest_look, tombstones_at
 from deltalakedb.threads import Threads
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from deltalakedb.actions import Action, DomainMetadata, Txn
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.errors import NotPublishedError
 from deltalakedb.snapshot.snapshot import Snapshot, open_snapshot
-from deltalakedb.store.reading import domain_metadata, is_published, txns
+from deltalakedb.store.versions import domain_metadata, is_published, txns
 
 if TYPE_CHECKING:
     from datetime import timedelta

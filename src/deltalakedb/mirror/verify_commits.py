@@ -14,8 +14,8 @@ from deltalakedb.mirror.findings import Findings, Kind
 from deltalakedb.mirror.payloads import expected_bytes
 from deltalakedb.mirror.state import milliseconds
 from deltalakedb.store import mirror as queue
-from deltalakedb.store.exports import gone
 from deltalakedb.store.retention import first_version
+from deltalakedb.store.table_lookup import gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ from deltalakedb.deltalog.live_state import (
     shown,
 )
 from deltalakedb.snapshot.snapshot import open_snapshot
-from deltalakedb.store.reading import app_transactions, domain_metadata
+from deltalakedb.store.versions import app_transactions, domain_metadata
 
 if TYPE_CHECKING:
     from deltalakedb.snapshot.snapshot import Snapshot

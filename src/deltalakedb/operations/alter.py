@@ -16,15 +16,7 @@ from deltalakedb.actions.clustering import (
     clustering_paths,
     dotted,
 )
-from deltalakedb.actions.features import protocol_for, required_features, upgrade
-from deltalakedb.actions.jsonvalue import dumps, loads
-from deltalakedb.actions.planning import plan_of, plan_text
-from deltalakedb.actions.properties import (
-    CONSTRAINT_PREFIX,
-    TableProperties,
-    check_properties,
-)
-from deltalakedb.actions.schema import (
+from deltalakedb.actions.datatypes import (
     COLUMN_ID,
     LONG,
     PHYSICAL_NAME,
@@ -33,10 +25,18 @@ from deltalakedb.actions.schema import (
     MapType,
     StructField,
     StructType,
-    assign_column_mapping,
-    schema_to_json,
     with_nulls,
 )
+from deltalakedb.actions.features import protocol_for, required_features, upgrade
+from deltalakedb.actions.jsonvalue import dumps, loads
+from deltalakedb.actions.planning import plan_of, plan_text
+from deltalakedb.actions.properties import (
+    CONSTRAINT_PREFIX,
+    TableProperties,
+    check_properties,
+)
+from deltalakedb.actions.schema_checks import assign_column_mapping
+from deltalakedb.actions.schema_json import schema_to_json
 from deltalakedb.arguments import optional_text, require_names, require_texts, shown
 from deltalakedb.conditions.where import parse_where
 from deltalakedb.errors import (

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from deltalakedb.actions import Action, AddFile, CdcFile, CommitInfo, Metadata, RemoveFile, Txn
 from deltalakedb.actions.arrow import schema_from_any
 from deltalakedb.actions.codec import from_dict
+from deltalakedb.actions.datatypes import StructType, physical_name
 from deltalakedb.actions.jsonvalue import dumps, loads
 from deltalakedb.actions.partition import decode_partition_value, decode_path
-from deltalakedb.actions.schema import StructType, physical_name
 from deltalakedb.arguments import (
     optional_text,
     optional_whole,

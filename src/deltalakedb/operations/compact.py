@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from deltalakedb.actions import AddFile
+from deltalakedb.actions.datatypes import StructType
 from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.actions.partition import decode_path
 from deltalakedb.actions.properties import TableProperties
-from deltalakedb.actions.schema import StructType
 from deltalakedb.arguments import optional_kind, require_function, require_kind, require_whole
 from deltalakedb.conditions.where import parse_where
 from deltalakedb.errors import ConfigurationError, UnsupportedFeatureError

@@ -25,6 +25,7 @@ from deltalakedb.actions.datatypes import (
     MapType,
     StructField,
     StructType,
+    with_nulls,
 )
 from deltalakedb.actions.features import protocol_for
 from deltalakedb.actions.jsonvalue import dumps
@@ -34,7 +35,7 @@ from deltalakedb.actions.partition import (
     encode_partition_value,
     encode_path,
 )
-from deltalakedb.actions.schema import schema_to_json, with_nulls
+from deltalakedb.actions.schema_json import schema_to_json
 from deltalakedb.actions.statistics import Statistics, encode_stats
 from deltalakedb.errors import (
     ConfigurationError,
@@ -47,7 +48,7 @@ from deltalakedb.operations.alter import check_constraints, new_configuration, r
 from deltalakedb.progress import Phases, Progress
 from deltalakedb.reading.filesystem import TableFiles
 from deltalakedb.staging.counting import Covered
-from deltalakedb.staging.plain_files import Footer, read_footer
+from deltalakedb.staging.parquet_footers import Footer, read_footer
 from deltalakedb.threads import Threads
 from deltalakedb.transaction.change import Change
 

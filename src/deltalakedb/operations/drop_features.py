@@ -13,8 +13,13 @@ from dataclasses import replace
 from typing import Final
 
 from deltalakedb.actions import Action, Metadata
-from deltalakedb.actions.feature_use import features_in_use
-from deltalakedb.actions.features import FEATURES, feature_name, required_features, without
+from deltalakedb.actions.features import (
+    FEATURES,
+    feature_name,
+    features_in_use,
+    required_features,
+    without,
+)
 from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.actions.properties import FEATURE_PREFIX
 from deltalakedb.errors import ConfigurationError, UnsupportedFeatureError

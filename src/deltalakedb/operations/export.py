@@ -24,8 +24,8 @@ from deltalakedb.mirror import export
 from deltalakedb.mirror.publish import Storages
 from deltalakedb.operations.drop_features import drop_features as features_to_drop
 from deltalakedb.progress import Phases, Progress
-from deltalakedb.store.exports import gone
-from deltalakedb.store.reading import domain_metadata
+from deltalakedb.store.table_lookup import gone
+from deltalakedb.store.versions import domain_metadata
 from deltalakedb.telemetry import span
 from deltalakedb.transaction.state import load_state
 

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from deltalakedb.actions import AddFile, CdcFile, RemoveFile
 from deltalakedb.actions.clustering import reclustered
-from deltalakedb.actions.datatypes import BINARY, BOOLEAN, DOUBLE, FLOAT, StructField
+from deltalakedb.actions.datatypes import BINARY, BOOLEAN, DOUBLE, FLOAT, StructField, physical_name
 from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.actions.partition import decode_partition_value
 from deltalakedb.actions.properties import TableProperties
-from deltalakedb.actions.schema import physical_name
 from deltalakedb.conditions.predicate import (
     Column,
     Null,
@@ -456,7 +455,7 @@ class _Rewriting:
 def _staged_rows(plan: StagePlan, adds: Iterable[AddFile]) -> Iterator[pa.RecordBatch]:
     """The rows of files that have just been written."""
     from deltalakedb.reading.dataset import open_dataset
-    from deltalakedb.snapshot.added_files import files_of_adds
+    from deltalakedb.snapshot.listing import files_of_adds
 
     metadata = plan.metadata
     rows: Iterator[pa.RecordBatch] = open_dataset(

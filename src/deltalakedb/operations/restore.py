@@ -15,14 +15,14 @@ from deltalakedb.actions import Action, DomainMetadata, Metadata
 from deltalakedb.actions.clustering import DOMAIN as CLUSTERING
 from deltalakedb.actions.datatypes import StructField, StructType, physical_name
 from deltalakedb.actions.file_paths import vector_path
-from deltalakedb.actions.schema import schema_to_json
+from deltalakedb.actions.schema_json import schema_to_json
 from deltalakedb.arguments import require_kind
 from deltalakedb.errors import ConfigurationError, DataFileMissingError
 from deltalakedb.operations.append import add_of, remove_of, rows_of_files
 from deltalakedb.reading.data_files import descriptor_of
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.storage import open_storage
-from deltalakedb.storage.file_places import FilePlaces
+from deltalakedb.storage.locations import FilePlaces
 from deltalakedb.table import Table
 from deltalakedb.threads import Threads
 from deltalakedb.transaction.attempt import ReadSet

@@ -31,7 +31,7 @@ from deltalakedb.progress import Phases, Progress
 from deltalakedb.reading.data_files import descriptor_of
 from deltalakedb.staging.layout import STAGING_FOLDER
 from deltalakedb.storage import open_storage
-from deltalakedb.storage.file_places import FilePlaces
+from deltalakedb.storage.locations import FilePlaces
 from deltalakedb.table import Table
 
 if TYPE_CHECKING:

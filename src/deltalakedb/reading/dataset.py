@@ -17,33 +17,144 @@ Guarantees:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
 from deltalakedb.actions.arrow import schema_to_arrow
-from deltalakedb.actions.datatypes import StructType
+from deltalakedb.actions.datatypes import DOUBLE, FLOAT, StructType
 from deltalakedb.actions.properties import TableProperties
+from deltalakedb.arguments import optional_kind
 from deltalakedb.conditions import guarantees
-from deltalakedb.conditions.predicate import Constant
+from deltalakedb.conditions.predicate import (
+    And,
+    Constant,
+    Opaque,
+    Or,
+    Predicate,
+    conjunction,
+    disjunction,
+)
 from deltalakedb.conditions.row_filter import row_filter as expression_of
-from deltalakedb.conditions.where import predicate_of
-from deltalakedb.errors import ConfigurationError, InvalidSchemaError
+from deltalakedb.conditions.where import parse_where, predicate_of
+from deltalakedb.errors import (
+    ConfigurationError,
+    InvalidConditionError,
+    InvalidSchemaError,
+    MissingDriverError,
+)
 from deltalakedb.reading import plain_dataset
 from deltalakedb.reading.data_files import ReadRequest, TableLayout
-from deltalakedb.reading.file_list import (
-    COLUMNS,
-    CatalogFiles,
-    FileList,
-    ListedFiles,
-    ReadableSnapshot,
-)
 from deltalakedb.reading.filesystem import TableFiles
-from deltalakedb.reading.scan import Selection, scan
-from deltalakedb.reading.scanner import RowScanner
+from deltalakedb.reading.scan import RowScanner, Selection, scan
+
+if TYPE_CHECKING:
+    import duckdb
+    import polars as pl
+
+    from deltalakedb.actions import Metadata
+    from deltalakedb.actions import Protocol as TableProtocol
+    from deltalakedb.store import TableRecord
+
+_NAN: Final = re.compile(r"\bnan\b", re.IGNORECASE)
+COLUMNS: Final = ("path", "partition_values", "deletion_vector", "size_bytes")
+"""What reading takes of `Snapshot.files()`."""
+
+
+class ReadableSnapshot(Protocol):
+    """What reading needs of a snapshot, which belongs to a higher room."""
+
+    @property
+    def table(self) -> TableRecord: ...
+    @property
+    def metadata(self) -> Metadata: ...
+    @property
+    def protocol(self) -> TableProtocol: ...
+    @property
+    def schema(self) -> StructType: ...
+    @property
+    def partition_columns(self) -> tuple[str, ...]: ...
+    @property
+    def properties(self) -> Mapping[str, str]: ...
+    @property
+    def storage_options(self) -> Mapping[str, str]: ...
+
+    def files(self, where: Any = None, *, columns: Iterable[str] | None = None) -> pa.Table:
+        """The files that can have rows which fulfil `where`."""
+
+
+class FileList(Protocol):
+    """Files of one table at one version."""
+
+    def narrowed(self, condition: pc.Expression) -> FileList:
+        """Those that may hold rows which fulfil a condition of pyarrow's; perhaps more."""
+
+    def table(self) -> pa.Table:
+        """The files, with `COLUMNS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFiles:
+    """Files that were listed before."""
+
+    files: pa.Table
+
+    def narrowed(self, condition: pc.Expression) -> ListedFiles:  # noqa: ARG002 -- nothing is known
+        return self
+
+    def table(self) -> pa.Table:
+        return self.files
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogFiles:
+    """The files of a snapshot, listed by the catalog each time they are asked for."""
+
+    snapshot: ReadableSnapshot
+    predicate: Predicate
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process has no connection to the catalog.
+        return ListedFiles, (self.table(),)
+
+    def narrowed(self, condition: pc.Expression) -> CatalogFiles:
+        planned = _plannable(condition, self.snapshot)
+        return CatalogFiles(self.snapshot, conjunction([self.predicate, planned]))
+
+    def table(self) -> pa.Table:
+        where = None if self.predicate == Constant(value=True) else self.predicate
+        return self.snapshot.files(where, columns=COLUMNS)
+
+
+def _plannable(condition: pc.Expression, snapshot: ReadableSnapshot) -> Predicate:
+    """What the catalog can decide of a condition that means what it means in pyarrow."""
+    # To pyarrow NaN is unequal and in no order, to us as to Spark it is the greatest number.
+    if _NAN.search(str(condition)):
+        return Constant(value=True)
+    try:
+        predicate = parse_where(
+            condition, snapshot.schema, snapshot.partition_columns, strict=False
+        )
+    except InvalidConditionError:
+        # pyarrow, which filters the rows, compares some types that we do not.
+        return Constant(value=True)
+    return _without_floats(predicate)
+
+
+def _without_floats(predicate: Predicate) -> Predicate:
+    if isinstance(predicate, And):
+        return conjunction(_without_floats(part) for part in predicate.parts)
+    if isinstance(predicate, Or):
+        return disjunction(_without_floats(part) for part in predicate.parts)
+    if isinstance(predicate, Constant | Opaque) or predicate.column.type not in (FLOAT, DOUBLE):
+        return predicate
+    return Opaque(str(predicate))
+
 
 _MODES: Final = ("none", "name", "id")
 _BATCH_SIZE: Final = 131_072
@@ -295,3 +406,52 @@ def _checked(columns: Any) -> list[str] | Mapping[str, pc.Expression] | None:
         raise ConfigurationError(
             f"columns={columns!r} names no columns", fix="Pass a list of names"
         ) from None
+
+
+# --- other engines in this process ----------------------------------------------------
+
+
+def to_polars(rows: SnapshotRows, columns: Iterable[str] | None = None) -> pl.DataFrame:
+    """All rows as a polars DataFrame, with all columns or those named."""
+    try:
+        import polars as pl
+    except ImportError:
+        raise _not_installed("polars") from None
+    frame = pl.from_arrow(rows.to_table(columns=columns))
+    assert isinstance(frame, pl.DataFrame)  # noqa: S101 -- a table never becomes a Series
+    return frame
+
+
+def to_duckdb(
+    rows: pads.Dataset | SnapshotRows,
+    connection: duckdb.DuckDBPyConnection | None = None,
+    columns: Iterable[str] | None = None,
+) -> duckdb.DuckDBPyRelation:
+    """A DuckDB relation over the rows, read when it is queried.
+
+    Without a connection it belongs to DuckDB's default one, as `duckdb.sql` does.
+    """
+    try:
+        import duckdb
+    except ImportError:
+        raise _not_installed("duckdb") from None
+    optional_kind("connection", connection, duckdb.DuckDBPyConnection, "a connection of DuckDB")
+    opened = duckdb if connection is None else connection
+    if columns is None:
+        return opened.from_arrow(rows)
+    names = list(columns)
+    unknown = [name for name in names if name not in rows.schema.names]
+    if unknown:
+        raise InvalidSchemaError(
+            f"The table has no column {unknown[0]!r}",
+            fix=f"The columns are: {', '.join(rows.schema.names)}",
+        )
+    # DuckDB asks a dataset of pyarrow's for the columns that it needs, and a stream for all.
+    source = rows.scanner(names) if isinstance(rows, SnapshotRows) else rows
+    return opened.from_arrow(source).select(*map(duckdb.ColumnExpression, names))
+
+
+def _not_installed(package: str) -> MissingDriverError:
+    return MissingDriverError(
+        f"The package {package} is not installed", fix=f"Install it: pip install {package}"
+    )

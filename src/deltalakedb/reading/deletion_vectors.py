@@ -15,11 +15,12 @@ of 2^16 rows. An opened container has the layout of an Arrow bitmap, so that mas
 from __future__ import annotations
 
 import struct
+import uuid
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from deltalakedb.actions import z85
 from deltalakedb.actions.values import DeletionVectorDescriptor
@@ -55,16 +56,21 @@ class _Container:
         """One bit for each of the 65,536 rows, the lowest bit of a byte first."""
         if self.kind == "bitmap":
             return bytes(self.data)
-        bits = bytearray(_BITMAP_BYTES)
         if self.kind == "array":
-            for row in _shorts(self.data):
-                bits[row >> 3] |= 1 << (row & 7)
-            return bytes(bits)
+            return _bitmap_of(self.data)
         number = 0
         runs = _shorts(self.data)
         for first, more in zip(runs[::2], runs[1::2], strict=True):
             number |= ((1 << (more + 1)) - 1) << first
         return number.to_bytes(_BITMAP_BYTES, "little")
+
+
+def _bitmap_of(array: memoryview) -> bytes:
+    """The bitmap of an array container."""
+    bits = bytearray(_BITMAP_BYTES)
+    for row in _shorts(array):
+        bits[row >> 3] |= 1 << (row & 7)
+    return bytes(bits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,3 +283,95 @@ def _parse_runs(data: memoryview) -> _Container:
 
 def _shorts(data: memoryview) -> tuple[Any, ...]:
     return struct.unpack(f"<{len(data) // 2}H", data)
+
+
+# --- writing --------------------------------------------------------------------------
+
+
+def encode_rows(numbers: pa.Array) -> bytes:
+    """Row numbers, ascending and each once, as a portable 64-bit Roaring bitmap with its magic."""
+    groups: dict[int, list[tuple[int, int, bytes]]] = {}
+    for key, low in _containers(numbers):
+        groups.setdefault(key >> 16, []).append((key & 0xFFFF, len(low) // 2, low))
+    parts = [struct.pack("<IQ", MAGIC, len(groups))]
+    for high, containers in sorted(groups.items()):
+        parts.append(struct.pack("<I", high))
+        parts.append(_group(containers))
+    return b"".join(parts)
+
+
+def _containers(numbers: pa.Array) -> Iterable[tuple[int, bytes]]:
+    """The low halves of the numbers of each container, as 16-bit integers, in order."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    keys = pc.run_end_encode(pc.shift_right(numbers, 16))
+    low = pc.cast(pc.bit_wise_and(numbers, 0xFFFF), pa.uint16())
+    raw = low.buffers()[1]
+    data = b"" if raw is None else raw.to_pybytes()
+    start = 0
+    for key, end in zip(keys.values.to_pylist(), keys.run_ends.to_pylist(), strict=True):
+        yield key, data[2 * start : 2 * end]
+        start = end
+
+
+def _group(containers: list[tuple[int, int, bytes]]) -> bytes:
+    """One 32-bit bitmap: cookie, count, header, where each container begins, the containers."""
+    bodies = [
+        low if count <= _ARRAY_LIMIT else _bitmap_of(memoryview(low))
+        for _, count, low in containers
+    ]
+    header = b"".join(struct.pack("<HH", key, count - 1) for key, count, _ in containers)
+    position = 8 + 8 * len(containers)
+    offsets = []
+    for body in bodies:
+        offsets.append(position)
+        position += len(body)
+    return b"".join(
+        [
+            struct.pack("<II", _COOKIE, len(containers)),
+            header,
+            struct.pack(f"<{len(offsets)}I", *offsets),
+            *bodies,
+        ]
+    )
+
+
+class VectorSinks(Protocol):
+    """Creates and deletes files of a table (`deltalakedb.staging.sinks`)."""
+
+    def create(self, key: str) -> Any:
+        """Open a new file for writing."""
+
+    def delete(self, keys: list[str]) -> None:
+        """Delete files."""
+
+
+def write_vectors(
+    sinks: VectorSinks, vectors: Mapping[str, pa.Array]
+) -> tuple[dict[str, DeletionVectorDescriptor], str]:
+    """Write the deleted rows of files, by path; their descriptors, and the key of the new file."""
+    name = uuid.uuid4()
+    key = f"deletion_vector_{name}.bin"
+    sink = sinks.create(key)
+    descriptors: dict[str, DeletionVectorDescriptor] = {}
+    try:
+        sink.write(bytes([_FILE_VERSION]))
+        for path, numbers in vectors.items():
+            data = encode_rows(numbers)
+            descriptors[path] = DeletionVectorDescriptor(
+                storage_type="u",
+                path_or_inline_dv=z85.encode(name.bytes),
+                offset=sink.tell(),
+                size_in_bytes=len(data),
+                cardinality=len(numbers),
+            )
+            sink.write(struct.pack(">i", len(data)))
+            sink.write(data)
+            sink.write(struct.pack(">I", zlib.crc32(data)))
+        sink.close()
+    except BaseException:
+        sink.abandon()
+        sinks.delete([key])
+        raise
+    return descriptors, key

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from deltalakedb.errors import DataFileError, DataFileMissingError
 from deltalakedb.storage import check_options, check_process, open_object_store
-from deltalakedb.storage.file_places import FilePlaces
+from deltalakedb.storage.locations import FilePlaces
 
 if TYPE_CHECKING:
     import pyarrow as pa

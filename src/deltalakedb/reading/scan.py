@@ -11,10 +11,12 @@ Guarantees:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +30,7 @@ from deltalakedb.reading.data_files import (
     empty_rows,
     read_data_file,
 )
-from deltalakedb.reading.prefetch import read_ahead
+from deltalakedb.threads import Threads
 
 _GROUP_BYTES: Final = 1 << 20
 _GROUP_FILES: Final = 64
@@ -123,3 +125,92 @@ def _one(batches: list[pa.RecordBatch], rows: int) -> pa.RecordBatch:
     if len(batches) == 1:
         return batches[0]
     return pa.concat_batches(batches) if batches[0].num_columns else empty_rows(rows)
+
+
+T = TypeVar("T")
+
+
+def read_ahead(sources: Iterator[Iterator[T]], ahead: int) -> Iterator[T]:
+    """Everything from each source in turn, while the next item of `ahead` sources is prepared.
+
+    A worker prepares one item and is free again: nobody who stops in the middle leaves one behind
+    that waits for ever.
+    """
+    pool = Threads(ahead, thread_name_prefix="deltalakedb-read")
+    try:
+        waiting: deque[tuple[Iterator[T], Future[T | None]]] = deque()
+        while True:
+            while len(waiting) < ahead and (source := next(sources, None)) is not None:
+                waiting.append((source, pool.submit(next, source, None)))
+            if not waiting:
+                return
+            source, future = waiting[0]
+            item = future.result()
+            if item is None:
+                waiting.popleft()
+                continue
+            waiting[0] = (source, pool.submit(next, source, None))
+            yield item
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+class RowScanner:
+    """Batches of `schema` as often as `batches` is called."""
+
+    def __init__(
+        self,
+        *,
+        dataset_schema: pa.Schema,
+        schema: pa.Schema,
+        batches: Callable[[], Iterator[pa.RecordBatch]],
+    ) -> None:
+        self._dataset_schema = dataset_schema
+        self._schema = schema
+        self._batches = batches
+
+    @property
+    def dataset_schema(self) -> pa.Schema:
+        """The columns of the table."""
+        return self._dataset_schema
+
+    @property
+    def projected_schema(self) -> pa.Schema:
+        """The columns of the batches."""
+        return self._schema
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows as record batches."""
+        return self._batches()
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The batches as a stream."""
+        return pa.RecordBatchReader.from_batches(self._schema, self._batches())
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        # In memory: DuckDB lets threads of pyarrow's read ahead of a query, and a process that ends
+        # in the middle of one would hang where they wait for Python. `to_reader()` is bounded.
+        return self.to_table().__arrow_c_stream__(requested_schema)
+
+    def to_table(self) -> pa.Table:
+        """The rows in memory."""
+        if len(self._schema):
+            return pa.Table.from_batches(self._batches(), schema=self._schema)
+        return pa.Table.from_batches([empty_rows(self.count_rows())])
+
+    def head(self, num_rows: int) -> pa.Table:
+        """The first rows; no more files are read than they need, and those read ahead."""
+        found, missing = [], num_rows
+        batches = self._batches()
+        while missing > 0 and (batch := next(batches, None)) is not None:
+            found.append(batch.slice(0, missing))
+            missing -= batch.num_rows
+        return pa.Table.from_batches(found, schema=self._schema)
+
+    def take(self, indices: Any) -> pa.Table:
+        """The rows of these numbers."""
+        return self.to_table().take(indices)
+
+    def count_rows(self) -> int:
+        """How many rows there are."""
+        return sum(batch.num_rows for batch in self._batches())

@@ -18,8 +18,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from deltalakedb.actions.intervals import parse_interval
-from deltalakedb.actions.properties import TableProperties
+from deltalakedb.actions.properties import TableProperties, parse_interval
 from deltalakedb.clock import show_time
 from deltalakedb.errors import (
     CatalogBusyError,
@@ -39,10 +38,9 @@ from deltalakedb.retention.archive import (
     parts_of,
     write_part,
 )
+from deltalakedb.snapshot.listing import oldest_look
 from deltalakedb.snapshot.page_builder import after_restore
 from deltalakedb.snapshot.resolve import to_milliseconds
-from deltalakedb.snapshot.tombstones import oldest_look
-from deltalakedb.store.exports import gone
 from deltalakedb.store.retention import (
     EXPIRING,
     Horizon,
@@ -52,6 +50,7 @@ from deltalakedb.store.retention import (
     first_version,
     oldest_to_keep,
 )
+from deltalakedb.store.table_lookup import gone
 from deltalakedb.telemetry import event, span
 
 if TYPE_CHECKING:

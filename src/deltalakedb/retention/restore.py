@@ -29,8 +29,8 @@ from deltalakedb.retention.archive import (
     relation_of,
 )
 from deltalakedb.retention.expire import Step, ignore, newest_metadata, removed_rows
-from deltalakedb.store.exports import gone
 from deltalakedb.store.retention import first_version, restore_rows
+from deltalakedb.store.table_lookup import gone
 from deltalakedb.telemetry import event
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from deltalakedb.snapshot import listing
 from deltalakedb.snapshot.pages import without
 from deltalakedb.snapshot.resolve import resolve
 from deltalakedb.snapshot.snapshot import Snapshot, snapshot_of
-from deltalakedb.store.reading import Known
+from deltalakedb.store.versions import Known
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,18 +5,23 @@ Column names come from a closed set, keys are parameters, and a condition brings
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from deltalakedb.actions import AddFile
+from deltalakedb.actions.codec import to_dict
+from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.arguments import require_texts
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.forking import owned
 from deltalakedb.snapshot.resolve import check_version
 from deltalakedb.store.arrow import FileQuery, schema_of
+from deltalakedb.store.queries import rewrite
 from deltalakedb.store.relations import LIVE
+from deltalakedb.store.retention import first_version
 from deltalakedb.telemetry import span
 
 if TYPE_CHECKING:
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
     from deltalakedb.conditions.predicate import Predicate
     from deltalakedb.conditions.pruning import Sql
     from deltalakedb.store import Store, TableRecord
+    from deltalakedb.store.dialect import Session
     from deltalakedb.store.url import Engine
 
 DEFAULT_COLUMNS = (
@@ -296,3 +302,143 @@ def check_columns(columns: Iterable[str] | None) -> tuple[str, ...]:
             fix=f"Pass a list of some of: {', '.join(COLUMNS)}",
         )
     return tuple(given)
+
+
+# --- files of a commit that is not in the catalog -------------------------------------
+
+
+def files_of_adds(
+    adds: Iterable[AddFile], version: int, columns: Sequence[str] = DEFAULT_COLUMNS
+) -> pa.Table:
+    """The files that actions add, sorted by path; `columns` are some of `listing.COLUMNS`."""
+    import pyarrow as pa
+
+    rows = []
+    for add in sorted(adds, key=lambda one: (one.path, one.dv_id)):
+        vector = to_dict(add)["add"].get("deletionVector")
+        rows.append(
+            {
+                "path": add.path,
+                "dv_id": add.dv_id,
+                "added_version": version,
+                "size_bytes": add.size,
+                "modification_time": add.modification_time,
+                "partition_values": dumps(dict(add.partition_values)),
+                "stats": add.stats,
+                "deletion_vector": None if vector is None else dumps(vector),
+                "tags": None if add.tags is None else dumps(dict(add.tags)),
+                "base_row_id": add.base_row_id,
+                "default_row_commit_version": add.default_row_commit_version,
+                "data_change": add.data_change,
+                "clustering_provider": add.clustering_provider,
+                "extra": dumps(dict(add.extra)) if add.extra else None,
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=schema_of(columns))
+
+
+# --- files that must not be deleted ---------------------------------------------------
+
+_BATCH: Final = 10_000
+_DATA: Final = (
+    "SELECT path, deletion_vector FROM dl_active_files "
+    "WHERE table_id = :table_id AND removed_version > :since"
+)
+_EXPIRED: Final = (
+    "SELECT path, deletion_vector FROM dl_remove_files "
+    "WHERE table_id = :table_id AND version <= :first "
+    "AND coalesce(deletion_timestamp, 0) > :cutoff"
+)
+_COLUMNS: Final = ("path", "deletion_vector")
+
+
+def needed_files(
+    store: Store, table: TableRecord, cutoff_ms: int
+) -> Iterator[tuple[str, str | None]]:
+    """Paths, each with the descriptor of its deletion vector, of every version since a time.
+
+    That is the version which was the newest then, and all later ones; change data included. Where
+    it has expired, files that were removed since that time are needed too.
+    """
+    with store.read() as session:
+        row = session.one(
+            "version_at_timestamp", table_id=table.table_id, timestamp=max(-1, cutoff_ms)
+        )
+        since = -1 if row is None else int(row[0])
+        first = first_version(session, table.table_id) if row is None else None
+        changes = session.run("change_files_since", table_id=table.table_id, version=since)
+    for (path,) in changes:
+        yield str(path), None
+    queries = [FileQuery(_DATA, _COLUMNS, {"table_id": table.table_id, "since": since})]
+    if first:
+        keys: dict[str, str | int] = {
+            "table_id": table.table_id,
+            "first": first,
+            "cutoff": cutoff_ms,
+        }
+        queries.append(FileQuery(_EXPIRED, _COLUMNS, keys))
+    for query in queries:
+        with closing(read_batches(store, table, query, _BATCH)) as batches:
+            for batch in batches:
+                yield from zip(
+                    batch.column("path").to_pylist(),
+                    batch.column("deletion_vector").to_pylist(),
+                    strict=True,
+                )
+
+
+# --- tombstones -----------------------------------------------------------------------
+
+_DAY_MS: Final = 86_400_000
+_KEPT: Final = (
+    "FROM dl_remove_files AS r "
+    "WHERE r.table_id = :table_id AND r.version > :since AND r.version <= :version "
+    "AND coalesce(r.deletion_timestamp, 0) > :cutoff "
+    "AND NOT EXISTS (SELECT 1 FROM dl_add_files AS a WHERE a.table_id = :table_id "
+    "AND a.path = r.path AND a.dv_id = r.dv_id "
+    "AND a.version > r.version AND a.version <= :version) "
+    "AND NOT EXISTS (SELECT 1 FROM dl_remove_files AS n WHERE n.table_id = :table_id "
+    "AND n.path = r.path AND n.dv_id = r.dv_id "
+    "AND n.version > r.version AND n.version <= :version)"
+)
+# Postgres keeps this map as JSONB, which has no Arrow type.
+_AS_TEXT: Final = {"partition_values": "CAST(r.partition_values AS TEXT) AS partition_values"}
+
+
+def oldest_look(session: Session, table: TableRecord, cutoff_ms: int) -> int:
+    """The version after which removes may be newer than `cutoff_ms`; -1 for all."""
+    row = session.one(
+        "version_at_timestamp", table_id=table.table_id, timestamp=max(-1, cutoff_ms - _DAY_MS)
+    )
+    return -1 if row is None else int(row[0])
+
+
+def tombstones_at(
+    table: TableRecord, version: int, columns: tuple[str, ...], *, since: int, cutoff_ms: int
+) -> FileQuery:
+    """The tombstones at a version whose deletion is newer than `cutoff_ms`.
+
+    `since` comes from `oldest_look`. `columns` are some of dl_remove_files.
+    """
+    chosen = ", ".join(_AS_TEXT.get(name, f"r.{name}") for name in columns)
+    keys: dict[str, str | int] = {
+        "table_id": table.table_id,
+        "since": since,
+        "version": version,
+        "cutoff": cutoff_ms,
+    }
+    return FileQuery(f"SELECT {chosen} {_KEPT}", columns, keys, by_index=True)
+
+
+def count_tombstones(
+    session: Session, table: TableRecord, version: int, *, since: int, cutoff_ms: int
+) -> int:
+    """How many there are: exactly as many as `tombstones_at` gives."""
+    keys = {
+        "table_id": table.table_id,
+        "since": since,
+        "version": version,
+        "cutoff": cutoff_ms,
+    }
+    ((count,),) = session.execute(rewrite(f"SELECT count(*) {_KEPT}", session.engine), keys)
+    return int(count)

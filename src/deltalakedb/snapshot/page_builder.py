@@ -8,6 +8,7 @@ once, the compare-and-set of dl_paged_tables lets one give up.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -72,8 +73,6 @@ def during_import(
     """
     made: Future[list[Row] | None] | None = None
     if files is not None:
-        from deltalakedb.snapshot.history_pages import history_pages
-
         pool = Threads(max_workers=1, thread_name_prefix="deltalakedb-pages")
         made = pool.submit(history_pages, table_id, files, list(_due(changes)))
         pool.shutdown(wait=False)
@@ -260,3 +259,69 @@ def _changes_since(store: Store, table: TableRecord, version: int) -> int:
         lambda session: session.one("changes_since", table_id=table.table_id, version=version)
     )
     return 0 if row is None else int(row[0])
+
+
+# --- the pages of an imported history -------------------------------------------------
+
+# Where texts of one column have more bytes than Arrow counts in 32 bits, pages take another way.
+_MOST_BYTES = 2**30
+
+
+@dataclass(slots=True)
+class _Page:
+    """A page to be written: from which version to which, and the numbers of its files."""
+
+    valid_from: int
+    numbers: pa.Array
+    valid_to: int = LIVE
+
+
+def history_pages(table_id: str, files: pa.Table, due: list[tuple[int, float]]) -> list[Row] | None:
+    """The rows of all pages, where they are due after these versions; None for too large tables.
+
+    It needs no catalog, and can be done while something else is.
+    """
+    columns = files.select([*listing.COLUMNS, "removed_version"])
+    if columns.nbytes > _MOST_BYTES:
+        return None
+    whole = columns.combine_chunks()
+    return [_row(table_id, number, page, whole) for number, page in enumerate(_plan(files, due))]
+
+
+def _plan(files: pa.Table, due: list[tuple[int, float]]) -> Iterator[_Page]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    added = files["added_version"].to_pylist()
+    removed = files["removed_version"].combine_chunks()
+    pages: list[_Page] = []
+    opened: list[_Page] = []
+    begin = 0
+    for version, most_gone in due:
+        end = bisect_right(added, version, lo=begin)
+        numbers = []
+        kept = []
+        for page in opened:
+            live = pc.greater(removed.take(page.numbers), version)
+            gone = len(live) - (pc.sum(live).as_py() or 0)
+            if gone > len(live) * most_gone:
+                page.valid_to = version
+                numbers.append(page.numbers.filter(live))
+            else:
+                kept.append(page)
+        live = pc.greater(removed.slice(begin, end - begin), version)
+        numbers.append(pc.add(pc.indices_nonzero(live).cast(pa.int64()), begin))
+        every = pa.concat_arrays(numbers)
+        new = [
+            _Page(version, every.slice(start, PAGE_FILES))
+            for start in range(0, len(every), PAGE_FILES)
+        ]
+        pages += new
+        opened = kept + new
+        begin = end
+    return iter(pages)
+
+
+def _row(table_id: str, page_id: int, page: _Page, files: pa.Table) -> Row:
+    row = page_row(table_id, page_id, page.valid_from, files.take(page.numbers).combine_chunks())
+    return (*row[:3], page.valid_to, *row[4:])

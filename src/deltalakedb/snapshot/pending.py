@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from deltalakedb.actions import Action, AddFile, Metadata, Protocol, RemoveFile
 from deltalakedb.arguments import require_whole
 from deltalakedb.snapshot import listing
-from deltalakedb.snapshot.added_files import files_of_adds
+from deltalakedb.snapshot.listing import files_of_adds
 from deltalakedb.snapshot.pages import without
 from deltalakedb.snapshot.snapshot import Snapshot
 from deltalakedb.store.arrow import schema_of

@@ -17,8 +17,8 @@ from deltalakedb.errors import (
     VersionNotFoundError,
 )
 from deltalakedb.store import Counts
-from deltalakedb.store.exports import gone
-from deltalakedb.store.reading import Known, OpenedVersion, available_versions, open_version
+from deltalakedb.store.table_lookup import gone
+from deltalakedb.store.versions import Known, OpenedVersion, available_versions, open_version
 from deltalakedb.telemetry import span
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from deltalakedb.conditions.where import predicate_of
 from deltalakedb.snapshot import listing
 from deltalakedb.snapshot.pages import list_from_pages, stream_pages
 from deltalakedb.snapshot.resolve import check_version, resolve, to_datetime
-from deltalakedb.store import reading
+from deltalakedb.store import versions
 from deltalakedb.telemetry import span
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.dataset as pads
 
-    from deltalakedb.actions.schema import StructType
+    from deltalakedb.actions.datatypes import StructType
     from deltalakedb.reading.dataset import SnapshotRows
     from deltalakedb.snapshot.resolve import OpenedTable
     from deltalakedb.store import Counts, Store, TableRecord
     from deltalakedb.store.dialect import Session
-    from deltalakedb.store.reading import Known
+    from deltalakedb.store.versions import Known
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,9 @@ class Snapshot:
         """The newest version that each application had recorded, by app id; asked for each time."""
         with span("deltalakedb.app_transactions", table=self.table.name):
             found = self._store.dialect.ask(
-                lambda session: reading.app_transactions(session, self.table.table_id, self.version)
+                lambda session: versions.app_transactions(
+                    session, self.table.table_id, self.version
+                )
             )
             check_version(self._store, self.table, self.version)
             return found
@@ -99,7 +101,7 @@ class Snapshot:
         """The configuration of each metadata domain, without removed ones; asked for each time."""
         with span("deltalakedb.domain_metadata", table=self.table.name):
             found = self._store.dialect.ask(
-                lambda session: reading.domain_metadata(session, self.table.table_id, self.version)
+                lambda session: versions.domain_metadata(session, self.table.table_id, self.version)
             )
             check_version(self._store, self.table, self.version)
             return found
@@ -121,7 +123,7 @@ class Snapshot:
         optional_text("dv_id", dv_id)
         with span("deltalakedb.has_file", table=self.table.name):
             found = self._store.dialect.ask(
-                lambda session: reading.has_file(
+                lambda session: versions.has_file(
                     session, self.table.table_id, self.version, path, dv_id
                 )
             )
@@ -214,8 +216,7 @@ class Snapshot:
 
     def to_polars(self, where: Any = None, columns: Iterable[str] | None = None) -> pl.DataFrame:
         """The same as a polars DataFrame."""
-        from deltalakedb.reading.dataset import rows_of
-        from deltalakedb.reading.engines import to_polars
+        from deltalakedb.reading.dataset import rows_of, to_polars
 
         names = None if columns is None else require_texts("columns", columns)
         return to_polars(rows_of(self, where), names)
@@ -232,7 +233,7 @@ class Snapshot:
         one. Of a plain table (see `to_arrow_dataset`) only what the query needs is read; of any
         other the rows of `where` with these `columns`, into memory.
         """
-        from deltalakedb.reading.engines import to_duckdb
+        from deltalakedb.reading.dataset import to_duckdb
 
         names = None if columns is None else require_texts("columns", columns)
         return to_duckdb(self.to_arrow_dataset(where), connection, names)

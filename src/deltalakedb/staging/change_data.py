@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from deltalakedb.actions import AddFile, CdcFile
 from deltalakedb.actions.datatypes import STRING, StructField, StructType, with_nulls
-from deltalakedb.actions.schema import schema_to_json
+from deltalakedb.actions.schema_json import schema_to_json
 from deltalakedb.actions.values import CHANGE_TYPE
 from deltalakedb.staging.layout import StagePlan
 from deltalakedb.staging.stage import Stager

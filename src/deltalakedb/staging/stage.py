@@ -13,8 +13,7 @@ from deltalakedb.actions import AddFile
 from deltalakedb.errors import StorageError
 from deltalakedb.staging.counting import Counter, check_required
 from deltalakedb.staging.fit import Fit, fit, whole
-from deltalakedb.staging.layout import Layout, StagePlan
-from deltalakedb.staging.partitions import PartitionKey, by_partition
+from deltalakedb.staging.layout import Layout, PartitionKey, StagePlan, by_partition
 from deltalakedb.staging.sinks import Sinks
 
 if TYPE_CHECKING:

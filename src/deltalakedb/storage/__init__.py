@@ -17,7 +17,7 @@ from deltalakedb.storage.locations import (
     root_locations,
     table_location,
 )
-from deltalakedb.storage.opening import check_options, check_process, open_object_store
+from deltalakedb.storage.object_store import check_options, check_process, open_object_store
 from deltalakedb.storage.storage import ObjectInfo, Storage, open_storage
 
 __all__ = [

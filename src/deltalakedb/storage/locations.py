@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from deltalakedb.actions.file_paths import SAME_STORE
+from deltalakedb.actions.file_paths import (
+    ODD_PATH,
+    SAME_STORE,
+    check_segments,
+    split_uri,
+    vector_path,
+)
+from deltalakedb.actions.partition import decode_path
+from deltalakedb.actions.values import DeletionVectorDescriptor
 from deltalakedb.arguments import require_names
-from deltalakedb.errors import ConfigurationError, InvalidArgumentError
+from deltalakedb.errors import ConfigurationError, InvalidArgumentError, PathNotAllowedError
 
 SCHEMES: Final = frozenset({"file", "s3", "gs", "az", "abfs", "abfss", *SAME_STORE})
 """The stores that files can be read from."""
@@ -76,3 +85,202 @@ def local_path(location: str) -> Path | None:
     """The folder of a normalised location on this machine; None for an object store."""
     parts = urlsplit(location)
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+# --- files of a table -----------------------------------------------------------------
+
+_is_odd: Final = re.compile(ODD_PATH).search
+_AZURE: Final = frozenset({"az", "abfs", "abfss"})
+
+
+class Place(NamedTuple):
+    """A file: its path is decoded, and begins with a slash."""
+
+    scheme: str
+    authority: str
+    path: str
+
+    @property
+    def store(self) -> str:
+        """The URL of the store that it lies in."""
+        return f"{self.scheme}://{self.authority}"
+
+
+class FilePlaces:
+    """The places of the files of the table at `location`, a URI or a local path."""
+
+    def __init__(self, location: str, allowed_roots: Sequence[str] = ()) -> None:
+        self.location = location.rstrip("/") or "/"
+        self.allowed_roots = tuple(allowed_roots)
+        self._own = _place_of_root(self.location)
+        self._allowed = [_place_of_root(root) for root in self.allowed_roots]
+        self._real: dict[str, str] = {}
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the table lies on a disk, and not in an object store."""
+        return self._own.scheme == "file"
+
+    def resolve(self, path: str) -> Place:
+        """The file that a path of the log names; PathNotAllowedError where it may not lie there."""
+        if _is_odd(path) is None:
+            return self.place(path)
+        check_segments(path, strictly=False)
+        place = self.place(path)
+        if split_uri(path) is None and not path.startswith("/"):
+            return place
+        if self.is_own(place) or any(self._lies_in(place, root) for root in self._allowed):
+            return place
+        raise PathNotAllowedError(
+            f"The file {path[:200]!r} does not lie in the table at {self.location}",
+            why="A log could name any file of this machine and of its network otherwise"
+            + (
+                f"; allowed beside the table: {', '.join(self.allowed_roots)}"
+                if self._allowed
+                else ""
+            ),
+            fix="If its files belong to the table, as those of a shallow clone do, allow the "
+            "folder that they lie in: table.allow_roots([…]), or allowed_roots=[…] when the "
+            "table is imported",
+        )
+
+    def is_own(self, place: Place) -> bool:
+        """Whether a file lies below the table itself."""
+        return self._lies_in(place, self._own)
+
+    def check_new(self, path: str) -> None:
+        """Check a path that is to be written into the log: there is one way to write it."""
+        check_segments(path, strictly=True)
+        place = self.resolve(path)
+        if split_uri(path) is None and not path.startswith("/"):
+            return
+        own = self.is_own(place) and not any(self._lies_in(place, root) for root in self._allowed)
+        if own or path.startswith("/"):
+            raise PathNotAllowedError(
+                f"The path {path[:200]!r} cannot be added",
+                why="engines disagree on what a leading slash is relative to"
+                if path.startswith("/")
+                else f"the file lies in the table at {self.location}, and would have two names",
+                fix="Write the path relative to the table",
+            )
+
+    def check_vector(self, vector: DeletionVectorDescriptor) -> None:
+        """Check where the file of a deletion vector lies."""
+        path = vector_path(vector)
+        if path is not None:
+            self.resolve(path)
+
+    # --- identity -------------------------------------------------------------------------
+
+    def identities(self, path: str, *, of: FilePlaces | None = None) -> Iterator[str]:
+        """What the file of a path is known by, among `identity_of_key` of the table's objects.
+
+        The path is one of this table's log, or `of` another's. A link to a file has two identities:
+        its own, and that of its target. Nothing is refused here.
+        """
+        try:
+            place = (of or self).place(path)
+        except PathNotAllowedError:
+            # In no store that tables lie in.
+            return
+        if place.scheme != "file":
+            yield self._below(place)
+            return
+        folder, _, name = place.path.rpartition("/")
+        own = f"{self._real_folder(folder)}/{name}"
+        yield self._below(Place("file", "", own))
+        if os.path.islink(own):  # noqa: PTH114 - called for every file
+            yield self._below(Place("file", "", os.path.realpath(own)))
+
+    def identity_of_key(self, key: str) -> str:
+        """What the object of a key below the table is known by."""
+        if not self.is_local:
+            return key
+        folder, _, name = f"{self._own.path}/{key}".rpartition("/")
+        return self._below(Place("file", "", f"{self._real_folder(folder)}/{name}"))
+
+    def overlaps(self, location: str) -> bool:
+        """Whether files below another location may be files below this one."""
+        other = _place_of_root(location)
+        return self._lies_in(other, self._own) or self._lies_in(self._own, other)
+
+    def key_of_location(self, location: str) -> str | None:
+        """Another location below this one as the beginning of `identity_of_key`; None elsewhere."""
+        other = _place_of_root(location)
+        if not self._lies_in(other, self._own):
+            return None
+        if other.scheme == "file":
+            other = Place("file", "", self._real_folder(other.path))
+        return self._below(other)
+
+    def _below(self, place: Place) -> str:
+        """A place as a key of the table, or all of it where it is elsewhere."""
+        root = self._own.path
+        if place.scheme == "file" and self.is_local:
+            root = self._real_folder(root)
+        if _same_store(place, self._own) and (f"{place.path}/").startswith(f"{root.rstrip('/')}/"):
+            return place.path[len(root.rstrip("/")) + 1 :]
+        return f"{place.store}{place.path}"
+
+    # --- places ---------------------------------------------------------------------------
+
+    def place(self, path: str) -> Place:
+        """The file that a path of the log names, wherever it lies."""
+        parts = split_uri(path)
+        if parts is None:
+            decoded = decode_path(path)
+            own = self._own
+            whole = decoded if path.startswith("/") else f"{own.path.rstrip('/')}/{decoded}"
+            return Place(own.scheme, own.authority, whole)
+        scheme, authority, rest = parts
+        scheme = SAME_STORE.get(scheme, scheme)
+        if scheme not in SCHEMES or (scheme == "file" and authority not in ("", "localhost")):
+            named = f"the host {authority!r}" if scheme == "file" else f"the scheme {scheme!r}"
+            raise PathNotAllowedError(
+                f"The file {path[:200]!r} cannot be read",
+                why=f"It is at {named}",
+                fix=f"Files lie on a disk or in an object store: {', '.join(sorted(SCHEMES))}",
+            )
+        return Place(scheme, "" if scheme == "file" else authority, decode_path(rest))
+
+    def _lies_in(self, place: Place, root: Place) -> bool:
+        if place.scheme != root.scheme or place.authority.lower() != root.authority.lower():
+            return False
+        if _is_below(place.path, root.path):
+            return True
+        if place.scheme != "file":
+            return False
+        folder, _, name = place.path.rstrip("/").rpartition("/")
+        real = f"{self._real_folder(folder)}/{name}"
+        return _is_below(real, self._real_folder(root.path)) or _is_below(
+            self._real_folder(real), self._real_folder(root.path)
+        )
+
+    def _real_folder(self, folder: str) -> str:
+        """The folder behind any links; folders are few, and files many."""
+        known = self._real.get(folder)
+        if known is None:
+            known = self._real[folder] = os.path.realpath(folder or "/")
+            if known == "/":
+                known = self._real[folder] = ""
+        return known
+
+
+def _place_of_root(location: str) -> Place:
+    if location.startswith("memory:"):
+        return Place("memory", "", location.removeprefix("memory:").removeprefix("//"))
+    parts = split_uri(normalise_location(location))
+    assert parts is not None  # noqa: S101 - a normalised location is a URI
+    scheme, authority, path = parts
+    return Place(scheme, authority, unquote(path) if scheme == "file" else path)
+
+
+def _is_below(path: str, root: str) -> bool:
+    return f"{path}/".startswith(f"{root.rstrip('/')}/")
+
+
+def _same_store(a: Place, b: Place) -> bool:
+    """Whether two places may be in one store. Which account a container is of, some do not say."""
+    if a.scheme in _AZURE and b.scheme in _AZURE:
+        return a.authority.partition("@")[0].lower() == b.authority.partition("@")[0].lower()
+    return a.scheme == b.scheme and a.authority.lower() == b.authority.lower()

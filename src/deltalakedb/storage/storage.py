@@ -23,7 +23,7 @@ from deltalakedb.errors import (
 from deltalakedb.storage import local_files
 from deltalakedb.storage.failures import is_conflict, is_missing_bucket, said, translate
 from deltalakedb.storage.locations import local_path, normalise_location
-from deltalakedb.storage.opening import (
+from deltalakedb.storage.object_store import (
     check_options,
     check_process,
     open_brief_store,

@@ -49,7 +49,7 @@ from deltalakedb.store.dialect import (
     Translating,
 )
 from deltalakedb.store.pool import Hold, Pool
-from deltalakedb.store.postgres_errors import is_forbidden, translate, unreachable
+from deltalakedb.store.postgres_connection import is_forbidden, translate, unreachable
 from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import Kind, Relation
 from deltalakedb.store.roles import Rights
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
     from deltalakedb.store.arrow import FileQuery
     from deltalakedb.store.postgres_arrow import ArrowReader
-    from deltalakedb.store.postgres_notify import Notifier
+    from deltalakedb.store.postgres_connection import Notifier
     from deltalakedb.store.url import CatalogUrl, Engine
 
 _FEW_ROWS = 64
@@ -128,7 +128,7 @@ class PostgresSession(Session):
                         copy.write_row(row)
 
     def insert_columns(self, relation: Relation, table_id: str, columns: pa.Table) -> None:
-        from deltalakedb.store.postgres_copy import as_text, plain_columns
+        from deltalakedb.store.postgres_arrow import as_text, plain_columns
 
         names = plain_columns(relation, columns)
         if names is None:
@@ -509,7 +509,7 @@ class PostgresDialect(Dialect):
     def wake_workers(self) -> None:
         with self._arrow_lock.lock:
             if self._notifier is None:
-                from deltalakedb.store.postgres_notify import Notifier
+                from deltalakedb.store.postgres_connection import Notifier
 
                 self._notifier = Notifier(self._connect)
         if not self._closed:
@@ -517,7 +517,7 @@ class PostgresDialect(Dialect):
 
     @contextmanager
     def listen(self, ring: Callable[[], None]) -> Iterator[None]:
-        from deltalakedb.store.postgres_notify import listening
+        from deltalakedb.store.postgres_connection import listening
 
         with listening(self._connect, ring):
             yield

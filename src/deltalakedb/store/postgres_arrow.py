@@ -8,9 +8,9 @@ else. A query with any other value goes through psycopg and a cursor of the serv
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -23,10 +23,19 @@ from deltalakedb.errors import (
 )
 from deltalakedb.store.arrow import KINDS, as_schema, schema_of
 from deltalakedb.store.pool import Hold, Pool
-from deltalakedb.store.postgres_connection import driver_options, is_working, patience
-from deltalakedb.store.postgres_errors import translate, unreachable
+from deltalakedb.store.postgres_connection import (
+    driver_options,
+    is_working,
+    patience,
+    translate,
+    unreachable,
+)
 from deltalakedb.store.queries import replace_parameters
-from deltalakedb.store.relations import Kind
+from deltalakedb.store.relations import Kind, Relation
+
+if TYPE_CHECKING:
+    from deltalakedb.store.arrow import FileQuery
+    from deltalakedb.store.url import CatalogUrl
 
 try:
     from adbc_driver_manager import dbapi
@@ -38,9 +47,6 @@ except ImportError as error:
         fix="Run: pip install 'deltalakedb[postgres]'",
     ) from error
 
-if TYPE_CHECKING:
-    from deltalakedb.store.arrow import FileQuery
-    from deltalakedb.store.url import CatalogUrl
 
 T = TypeVar("T")
 
@@ -348,3 +354,73 @@ def _has_escape(column: pa.Array) -> bool:
     if data is None or _ESCAPE_BYTE not in data.to_pybytes():
         return False
     return bool(pc.any(pc.match_substring(column, _ESCAPE)).as_py())
+
+
+# --- COPY -----------------------------------------------------------------------------
+
+_ENCODED: Final = tuple(mark.encode() for mark in ("\0", "\t", "\n", "\r", "\ue000"))
+_ENCODED_MAP: Final = r"\\u0000|[0-9]e-?[0-9]{5}"
+_LONG: Final = 16_383
+_BYTES_AT_ONCE: Final = 32 * 1024 * 1024
+
+
+def plain_columns(relation: Relation, columns: pa.Table) -> list[str] | None:
+    """The columns that are not null everywhere; None where a value is not plain."""
+    names = []
+    for name, kind in zip(relation.columns[1:], relation.kinds[1:], strict=True):
+        column = columns[name]
+        if column.null_count < len(column):
+            if not _is_plain(column, kind):
+                return None
+            names.append(name)
+    return names
+
+
+def as_text(table_id: str, columns: pa.Table) -> Iterator[memoryview]:
+    """Plain columns as lines to copy from, some at a time, each with the table's id first."""
+    most = max(1, _BYTES_AT_ONCE * columns.num_rows // max(1, columns.nbytes))
+    for start in range(0, columns.num_rows, most):
+        yield _lines(table_id, columns.slice(start, most))
+
+
+def _lines(table_id: str, columns: pa.Table) -> memoryview:
+    texts = [_texts(column.combine_chunks()) for column in columns.columns]
+    ids = pa.scalar(table_id, pa.large_string())
+    tab = pa.scalar("\t", pa.large_string())
+    lines = pc.binary_join_element_wise(
+        ids, *texts, tab, null_handling="replace", null_replacement="\\N"
+    )
+    every = pa.LargeListArray.from_arrays([0, len(lines)], lines)
+    joined = pc.binary_join(every, pa.scalar("\n", pa.large_string()))
+    return memoryview(joined.buffers()[2])
+
+
+def _texts(column: pa.Array) -> pa.Array:
+    if column.type == pa.string() and b"\\" in _bytes(column):
+        column = pc.replace_substring(column, "\\", "\\\\")
+    return column.cast(pa.large_string())
+
+
+def _is_plain(column: pa.ChunkedArray, kind: Kind) -> bool:
+    if kind in (Kind.LIST, Kind.BYTES):
+        return False
+    if column.type != pa.string():
+        return True
+    if kind is Kind.MAP:
+        # Many files share a partition.
+        maps = column.unique()
+        found = pc.match_substring_regex(maps, _ENCODED_MAP)
+        found = pc.or_(found, pc.greater(pc.binary_length(maps), _LONG))
+        if pc.any(found).as_py():
+            return False
+        column = pa.chunked_array([maps])
+    return not any(mark in text for text in map(_bytes, column.chunks) for mark in _ENCODED)
+
+
+def _bytes(texts: pa.Array) -> bytes:
+    """All of the texts, one after the other: what none of them has is not in there."""
+    _, offsets, data = texts.buffers()
+    if data is None or not len(texts):
+        return b""
+    ends = memoryview(offsets).cast("i")
+    return bytes(memoryview(data)[ends[texts.offset] : ends[texts.offset + len(texts)]])

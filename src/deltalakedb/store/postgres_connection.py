@@ -9,21 +9,38 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final, LiteralString, NoReturn, Self, TypeVar
 
+import psycopg
 from psycopg import Connection, Error, OperationalError, sql
 from psycopg.errors import ProtocolViolation
 from psycopg.types.string import TextLoader
 
-from deltalakedb.errors import ConfigurationError
+from deltalakedb.errors import (
+    REPORT,
+    CatalogBusyError,
+    CatalogConnectionLostError,
+    CatalogConstraintError,
+    CatalogError,
+    CatalogPermissionError,
+    CatalogUnreachableError,
+    ConfigurationError,
+    DeltaLakeDbError,
+    TransactionAbortedError,
+)
+from deltalakedb.forking import keep_for_ever, renew_after_fork
 from deltalakedb.store.dialect import Row
 from deltalakedb.store.queries import load_queries
+from deltalakedb.store.roles import MAKE_ROLES, MIRROR, READER, WRITER
 
 if TYPE_CHECKING:
     from psycopg.abc import PQGen
 
+    from deltalakedb.store.roles import Rights
     from deltalakedb.store.url import CatalogUrl
 
 RV = TypeVar("RV")
@@ -195,3 +212,183 @@ def settings(url: CatalogUrl) -> dict[str, str]:
     if url.schema is not None:
         found["search_path"] = sql.Identifier(url.schema).as_string()
     return found
+
+
+# --- errors ---------------------------------------------------------------------------
+
+_ANY_ROLE = (
+    f"Grant it what it lacks: {READER} to read, {WRITER} to commit, {MIRROR} to publish. "
+    f"`{MAKE_ROLES}` makes these roles"
+)
+_BUSY = frozenset({"55P03", "57014", "53300"})
+_ABORTED = frozenset({"40001", "40P01"})
+_GONE = frozenset({"57P01", "57P02", "57P03", "57P05"})
+
+
+def unreachable(url: CatalogUrl, reason: str, *, refused_options: bool) -> DeltaLakeDbError:
+    """A connection could not be made."""
+    if refused_options:
+        return CatalogUnreachableError(
+            f"{url.display} has options that Postgres refuses",
+            why=_shown(reason, url),
+            fix="Options after '?' are libpq parameters, e.g. sslmode=require",
+        )
+    return CatalogUnreachableError(
+        f"{url.display} cannot be reached",
+        why=_shown(reason, url),
+        fix="Check that the server runs and listens there, and the user, password, database "
+        "and TLS options of the catalog URL",
+    )
+
+
+def is_forbidden(state: str) -> bool:
+    """Whether the role lacks a right."""
+    # 3F000: no schema of the search path may be used.
+    return state in ("42501", "3F000")
+
+
+def translate(
+    url: CatalogUrl,
+    state: str,
+    reason: str,
+    *,
+    broken: bool,
+    lost: type[CatalogConnectionLostError] = CatalogConnectionLostError,
+    rights: Rights | None = None,
+) -> DeltaLakeDbError:
+    """A statement failed with `state`, or with none and the connection `broken`.
+
+    `rights` are those of the role, where it `is_forbidden` and they could be asked for.
+    """
+    reason = _shown(reason, url)
+    if state in _ABORTED:
+        return TransactionAbortedError(
+            f"{url.display} ended a transaction that met another one", why=reason, fix="Try again"
+        )
+    if state in _BUSY:
+        return CatalogBusyError(
+            f"{url.display} stayed locked by another transaction for {url.timeout:g} s"
+            if state == "55P03"
+            else f"{url.display} is too busy",
+            why=reason,
+            fix="Try again, or raise timeout=… in the catalog URL",
+        )
+    if state.startswith("23"):
+        return CatalogConstraintError(f"{url.display} refused a row", why=reason)
+    if state == "54000":
+        return CatalogConstraintError(
+            f"{url.display} cannot index a text that is so long",
+            why=reason,
+            fix="Shorten the path, name, appId or domain: about 2600 bytes are always accepted",
+        )
+    if is_forbidden(state):
+        return CatalogPermissionError(
+            f"The database role of {url.display} may not do this",
+            why=reason,
+            fix=_ANY_ROLE if rights is None else rights.advice(),
+        )
+    if broken or state in _GONE or state.startswith("08"):
+        return lost(
+            f"The connection to {url.display} was lost",
+            why=reason,
+            fix="Try again when the server is back",
+        )
+    return CatalogError(
+        f"{url.display} failed", why=f"{reason} (SQLSTATE {state or 'none'})", fix=REPORT
+    )
+
+
+def _shown(reason: str, url: CatalogUrl) -> str:
+    return url.redact(" ".join(reason.split()))
+
+
+# --- notifications --------------------------------------------------------------------
+
+CHANNEL: Final = "deltalakedb_mirror"
+# How long a listener may overlook that it shall end, and how long it leaves a dead server alone.
+_SLICE_SECONDS: Final = 0.5
+
+# Word that is lost with the server is no loss. The setting ends with the transaction: the session
+# may be shared.
+_NOTIFY: Final = f"BEGIN; SET LOCAL synchronous_commit = off; NOTIFY {CHANNEL}; COMMIT"
+
+Connect = Callable[[], PostgresConnection]
+
+
+class Notifier:
+    """Sends word on a connection of its own, outside of any commit.
+
+    Inside a commit it would make all commits of the database take turns until they are on the disk.
+    """
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._connection: PostgresConnection | None = None
+        self._lock = threading.Lock()
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Leave the connection to the parent, and make one of our own when it is needed."""
+        keep_for_ever(self._connection)
+        self._connection = None
+        self._lock = threading.Lock()
+
+    def send(self) -> None:
+        """Tell whoever listens."""
+        with self._lock:
+            is_old = self._connection is not None
+            # A connection that has been lying here may have died with its server.
+            if not self._try() and is_old:
+                self._try()
+
+    def _try(self) -> bool:
+        try:
+            if self._connection is None or self._connection.closed:
+                self._connection = self._connect()
+            self._connection.execute(_NOTIFY)
+        except (psycopg.Error, DeltaLakeDbError):
+            self._drop()
+            return False
+        return True
+
+    def close(self) -> None:
+        """Give the connection back."""
+        with self._lock:
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+
+@contextmanager
+def listening(connect: Connect, ring: Callable[[], None]) -> Iterator[None]:
+    """Call `ring` for every word that comes while the block lasts, from a thread of its own."""
+    ended = threading.Event()
+    thread = threading.Thread(
+        target=_listen, args=(connect, ring, ended), name="deltalakedb-listener", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _listen(connect: Connect, ring: Callable[[], None], ended: threading.Event) -> None:
+    while not ended.is_set():
+        try:
+            with closing(connect()) as connection:
+                if connection.is_pooled:
+                    # Word would come to whoever has the session then: the worker looks for itself.
+                    return
+                connection.execute(f"LISTEN {CHANNEL}")
+                # What came before the channel was open must be looked for.
+                ring()
+                while not ended.is_set():
+                    for _ in connection.notifies(timeout=_SLICE_SECONDS, stop_after=1):
+                        ring()
+        except (psycopg.Error, DeltaLakeDbError):
+            ended.wait(_SLICE_SECONDS)

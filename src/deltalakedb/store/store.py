@@ -23,7 +23,6 @@ from deltalakedb.actions.planning import Plan, plan_of, plan_text
 from deltalakedb.clock import show_time
 from deltalakedb.errors import ClockError, CorruptCatalogError
 from deltalakedb.storage import check_options
-from deltalakedb.store.exports import gone
 from deltalakedb.store.migrate import Migrator
 from deltalakedb.store.queries import rewrite
 from deltalakedb.store.records import (
@@ -57,6 +56,7 @@ from deltalakedb.store.rows import (
     planned_rows,
     to_rows,
 )
+from deltalakedb.store.table_lookup import gone
 from deltalakedb.store.url import parse_url
 from deltalakedb.telemetry import Metrics
 

@@ -44,9 +44,8 @@ from deltalakedb.errors import (
     UnexpectedVersionError,
 )
 from deltalakedb.store import Counts, Payload, VersionRecord, account
-from deltalakedb.store.exports import gone
-from deltalakedb.store.finding import table_exists
 from deltalakedb.store.mirror import drift_way_out, mirror_table
+from deltalakedb.store.table_lookup import gone, table_exists
 from deltalakedb.telemetry import Metrics, event, span
 from deltalakedb.transaction.attempt import Attempt, IsolationLevel, isolation_of
 from deltalakedb.transaction.change import Change, Committed, TableRead, new_uuid

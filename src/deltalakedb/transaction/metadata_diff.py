@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from deltalakedb.actions.schema import (
+from deltalakedb.actions.datatypes import (
     COLUMN_ID,
     PHYSICAL_NAME,
     ArrayType,

@@ -8,16 +8,16 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
+from deltalakedb.actions.datatypes import DecimalType
 from deltalakedb.actions.file_paths import check_segments, file_key, spellings
 from deltalakedb.actions.partition import (
     NULL_DIRECTORY,
     decode_partition_value,
     encode_partition_value,
 )
-from deltalakedb.actions.schema import DecimalType
 from deltalakedb.actions.values import Action, AddFile, CdcFile, RemoveFile
 from deltalakedb.errors import CommitRejectedError, DeltaLakeDbError, PathNotAllowedError
-from deltalakedb.storage.file_places import FilePlaces
+from deltalakedb.storage.locations import FilePlaces
 from deltalakedb.transaction.rulebook import Rule, reject, reject_for
 from deltalakedb.transaction.table_rules import PartitionColumn, TableFacts
 

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from deltalakedb.actions.feature_use import features_in_use
+from deltalakedb.actions.datatypes import (
+    COLUMN_ID,
+    PHYSICAL_NAME,
+    StructType,
+    column_id,
+    physical_name,
+)
 from deltalakedb.actions.features import check_protocol as check_form
-from deltalakedb.actions.features import required_features, upgrade
+from deltalakedb.actions.features import features_in_use, required_features, upgrade
 from deltalakedb.actions.planning import check_plan
 from deltalakedb.actions.properties import (
     CONSTRAINT_PREFIX,
     TableProperties,
     check_properties,
 )
-from deltalakedb.actions.schema import (
-    COLUMN_ID,
-    PHYSICAL_NAME,
-    StructType,
-    check_schema,
-    column_id,
-    physical_name,
-)
+from deltalakedb.actions.schema_checks import check_schema
 from deltalakedb.actions.values import Metadata, Protocol
 from deltalakedb.errors import ConfigurationError, InvalidActionError, InvalidSchemaError
 from deltalakedb.transaction.attempt import isolation_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from deltalakedb.actions.schema import (
+from deltalakedb.actions.datatypes import (
     VOID,
     ArrayType,
     DataType,

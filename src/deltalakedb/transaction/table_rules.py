@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from deltalakedb.actions.feature_use import features_in_use
-from deltalakedb.actions.features import check_writable, required_features
+from deltalakedb.actions.datatypes import DataType, physical_name
+from deltalakedb.actions.features import check_writable, features_in_use, required_features
 from deltalakedb.actions.planning import Plan, plan_of
 from deltalakedb.actions.properties import TableProperties
-from deltalakedb.actions.schema import DataType, physical_name
 from deltalakedb.actions.values import Metadata, Protocol
 from deltalakedb.transaction.rulebook import Rule
 

@@ -49,7 +49,7 @@ from deltalakedb.snapshot.resolve import resolve
 from deltalakedb.snapshot.snapshot import snapshot_of
 from deltalakedb.snapshot.tracked import EVERYTHING, watched
 from deltalakedb.staging.sinks import Sinks
-from deltalakedb.store.exports import gone
+from deltalakedb.store.table_lookup import gone
 from deltalakedb.transaction.attempt import ReadSet, merge_read_sets
 from deltalakedb.transaction.change import TableRead
 from deltalakedb.transaction.open import AnyAction, OpenChange, check_app_txn

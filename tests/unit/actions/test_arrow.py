@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from deltalakedb.actions.arrow import schema_from_any, schema_from_arrow, schema_to_arrow
-from deltalakedb.actions.schema import (
+from deltalakedb.actions.datatypes import (
     BINARY,
     BYTE,
     DATE,
@@ -28,8 +28,8 @@ from deltalakedb.actions.schema import (
     MapType,
     StructField,
     StructType,
-    schema_to_json,
 )
+from deltalakedb.actions.schema_json import schema_to_json
 from deltalakedb.errors import InvalidArgumentError, InvalidSchemaError
 
 EVERYTHING = StructType(

@@ -5,6 +5,15 @@ from typing import Any
 import pytest
 
 from deltalakedb.actions import Metadata, Protocol
+from deltalakedb.actions.datatypes import (
+    STRING,
+    TIMESTAMP_NTZ,
+    VARIANT,
+    ArrayType,
+    MapType,
+    StructField,
+    StructType,
+)
 from deltalakedb.actions.features import (
     FEATURES,
     READ_NEWER,
@@ -21,16 +30,7 @@ from deltalakedb.actions.features import (
     without,
     writer_features,
 )
-from deltalakedb.actions.schema import (
-    STRING,
-    TIMESTAMP_NTZ,
-    VARIANT,
-    ArrayType,
-    MapType,
-    StructField,
-    StructType,
-    schema_to_json,
-)
+from deltalakedb.actions.schema_json import schema_to_json
 from deltalakedb.errors import ConfigurationError, InvalidActionError, UnsupportedFeatureError
 
 

@@ -41,9 +41,9 @@ from deltalakedb.actions.order_keys import (
     has_order_key,
     has_own_key,
     order_key,
+    text_interval,
     width_class,
 )
-from deltalakedb.actions.text_keys import text_interval
 from deltalakedb.errors import InvalidSchemaError
 
 

@@ -8,15 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from deltalakedb.actions.partition import (
-    decode_partition_value,
-    decode_path,
-    encode_partition_value,
-    encode_path,
-    partition_directory,
-    partition_path,
-)
-from deltalakedb.actions.schema import (
+from deltalakedb.actions.datatypes import (
     BINARY,
     BOOLEAN,
     BYTE,
@@ -33,6 +25,14 @@ from deltalakedb.actions.schema import (
     ArrayType,
     DataType,
     DecimalType,
+)
+from deltalakedb.actions.partition import (
+    decode_partition_value,
+    decode_path,
+    encode_partition_value,
+    encode_path,
+    partition_directory,
+    partition_path,
 )
 from deltalakedb.errors import InvalidActionError, InvalidSchemaError
 

@@ -5,8 +5,13 @@ from typing import Any
 
 import pytest
 
-from deltalakedb.actions.intervals import format_interval, parse_interval
-from deltalakedb.actions.properties import KNOWN, TableProperties, check_properties
+from deltalakedb.actions.properties import (
+    KNOWN,
+    TableProperties,
+    check_properties,
+    format_interval,
+    parse_interval,
+)
 from deltalakedb.errors import ConfigurationError
 
 

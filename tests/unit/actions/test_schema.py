@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from deltalakedb.actions.schema import (
+from deltalakedb.actions.datatypes import (
     INTEGER,
     LONG,
     PRIMITIVES,
@@ -16,14 +16,12 @@ from deltalakedb.actions.schema import (
     MapType,
     StructField,
     StructType,
-    assign_column_mapping,
-    check_schema,
     column_id,
     max_column_id,
     physical_name,
-    schema_from_json,
-    schema_to_json,
 )
+from deltalakedb.actions.schema_checks import assign_column_mapping, check_schema
+from deltalakedb.actions.schema_json import schema_from_json, schema_to_json
 from deltalakedb.errors import InvalidSchemaError
 
 

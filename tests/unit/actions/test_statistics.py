@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deltalakedb.actions.schema import (
+from deltalakedb.actions.datatypes import (
     BINARY,
     BOOLEAN,
     BYTE,

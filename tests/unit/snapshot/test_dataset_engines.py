@@ -17,8 +17,7 @@ import pytest
 
 from deltalakedb.actions.datatypes import INTEGER, LONG, STRING, StructType
 from deltalakedb.errors import DataFileError, InvalidSchemaError, MissingDriverError
-from deltalakedb.reading.dataset import SnapshotRows
-from deltalakedb.reading.engines import to_duckdb, to_polars
+from deltalakedb.reading.dataset import SnapshotRows, to_duckdb, to_polars
 from unit.snapshot.making import Making, column
 
 FIELDS = (

@@ -15,8 +15,15 @@ import pytest
 
 from deltalakedb.actions.arrow import schema_from_arrow
 from deltalakedb.actions.datatypes import LONG
-from deltalakedb.conditions.normal_form import MAX_DEPTH
-from deltalakedb.conditions.predicate import And, Column, Comparison, Opaque, Or, Predicate
+from deltalakedb.conditions.predicate import (
+    MAX_DEPTH,
+    And,
+    Column,
+    Comparison,
+    Opaque,
+    Or,
+    Predicate,
+)
 from deltalakedb.conditions.row_filter import row_filter
 from deltalakedb.conditions.where import parse_where
 from deltalakedb.errors import UnsupportedConditionError

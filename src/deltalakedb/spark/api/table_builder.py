@@ -13,7 +13,7 @@ from deltalakedb.spark.api.errors import SparkParseError, analysis_errors
 from deltalakedb.spark.api.session import default_properties
 from deltalakedb.spark.dml.generated import EXPRESSION
 from deltalakedb.spark.io.scan import spark_types
-from deltalakedb.store.finding import table_exists
+from deltalakedb.store.table_lookup import table_exists
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

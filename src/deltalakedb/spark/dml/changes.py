@@ -39,7 +39,7 @@ from deltalakedb.operations.append import (
 )
 from deltalakedb.reading.data_files import DataFile, deleted_rows
 from deltalakedb.reading.dataset import layout_of
-from deltalakedb.reading.deletion_vectors import parse_bitmap
+from deltalakedb.reading.deletion_vectors import encode_rows, parse_bitmap, write_vectors
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.spark.dml.generated import ANEW, generated_columns, made_anew
 from deltalakedb.spark.io.paths import hadoop_uri, metadata_path
@@ -47,7 +47,6 @@ from deltalakedb.spark.io.scan import FILE, ROW, quoted, scan_files
 from deltalakedb.spark.io.stage import stage_changes, stage_frame_checked
 from deltalakedb.staging.constraints import ENFORCED
 from deltalakedb.staging.sinks import Sinks
-from deltalakedb.staging.vectors import encode_rows, write_vectors
 from deltalakedb.store.arrow import schema_of
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.state import state_of

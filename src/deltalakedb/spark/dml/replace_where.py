@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from deltalakedb.operations.overwrite import Going, Take, as_planned
-from deltalakedb.snapshot.added_files import files_of_adds
+from deltalakedb.snapshot.listing import files_of_adds
 from deltalakedb.spark.dml.changes import Emitted, RowEdit, columns_named
 from deltalakedb.spark.dml.conditions import resolved
 from deltalakedb.spark.dml.delete_update import take_out

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from deltalakedb.actions.file_paths import ODD_PATH
 from deltalakedb.spark.io.paths import hadoop_uri
-from deltalakedb.storage.file_places import FilePlaces
+from deltalakedb.storage.locations import FilePlaces
 
 if TYPE_CHECKING:
     import pyarrow as pa

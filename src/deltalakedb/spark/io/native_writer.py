@@ -33,10 +33,9 @@ from deltalakedb.actions.properties import TableProperties
 from deltalakedb.errors import ConstraintViolatedError, StorageError
 from deltalakedb.spark.io.cloned_session import in_clone, is_observed
 from deltalakedb.spark.io.scan import quoted, spark_types
-from deltalakedb.staging.constraints import invariants
-from deltalakedb.staging.footers import FooterStatistics
+from deltalakedb.staging.constraints import invariants, limits
 from deltalakedb.staging.layout import STAGING_FOLDER, TARGET_FILE_BYTES, Layout, StagePlan
-from deltalakedb.staging.lengths import limits
+from deltalakedb.staging.parquet_footers import FooterStatistics
 from deltalakedb.storage import local_path, normalise_location
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from deltalakedb.actions.datatypes import (
 )
 from deltalakedb.actions.partition import decode_partition_value, decode_path, partition_directory
 from deltalakedb.actions.properties import TableProperties
-from deltalakedb.actions.schema import schema_to_json
+from deltalakedb.actions.schema_json import schema_to_json
 from deltalakedb.conditions.predicate import Opaque, Predicate
 from deltalakedb.conditions.where import parse_where
 from deltalakedb.errors import InvalidConditionError, UnsupportedFeatureError
@@ -45,7 +45,7 @@ from deltalakedb.spark.io.cloned_session import cloned_reader, in_session
 from deltalakedb.spark.io.file_list import spark_file_list
 from deltalakedb.spark.io.hadoop import hadoop_options, require_connector
 from deltalakedb.spark.io.paths import hadoop_uri, metadata_path
-from deltalakedb.storage.file_places import FilePlaces
+from deltalakedb.storage.locations import FilePlaces
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -37,7 +37,7 @@ from deltalakedb.errors import (
 )
 from deltalakedb.reading.data_files import DataFile, TableLayout, deleted_rows
 from deltalakedb.reading.dataset import layout_of
-from deltalakedb.snapshot.added_files import files_of_adds
+from deltalakedb.snapshot.listing import files_of_adds
 from deltalakedb.snapshot.resolve import to_datetime
 from deltalakedb.spark.io.scan import spark_types
 from deltalakedb.spark.source.datasource import ReadPlan, in_parts

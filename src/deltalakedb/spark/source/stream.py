@@ -29,8 +29,7 @@ from deltalakedb.actions import Action, AddFile, Metadata, RemoveFile
 from deltalakedb.actions.datatypes import DataType, StructType, physical_name, with_nulls
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.errors import ConfigurationError, SourceChangedError, VersionNotFoundError
-from deltalakedb.snapshot.added_files import files_of_adds
-from deltalakedb.snapshot.listing import DEFAULT_COLUMNS
+from deltalakedb.snapshot.listing import DEFAULT_COLUMNS, files_of_adds
 from deltalakedb.spark.source.datasource import FileGroup, ReadPlan, groups
 from deltalakedb.spark.source.feed import metadata_at
 from deltalakedb.transaction.schema_change import Comparison, schema_problem

@@ -1,10 +1,62 @@
-"""Dates and times as the Delta log spells them; the forms that other engines wrote too."""
+"""Exact decimals at the scale of their column."""
 
 from __future__ import annotations
 
+import math
 import re
+import struct
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
+from decimal import Decimal, localcontext
 from typing import Final
+
+from deltalakedb.actions.datatypes import DecimalType
+
+
+def fit_decimal(value: Decimal, data_type: DecimalType) -> Decimal:
+    """The same number at the scale of its type; raises ValueError where it does not fit exactly.
+
+    Zero loses its sign: a negative zero is no value of its own in SQL.
+    """
+    if not value.is_finite():
+        raise ValueError("it is not finite")
+    # Far outside any type; quantize would need a context as large as the exponent.
+    if value and not -100 < value.adjusted() < 100:
+        raise ValueError(f"it does not fit {data_type}")
+    with localcontext(prec=400):
+        fitted = value.quantize(Decimal(1).scaleb(-data_type.scale))
+        if fitted != value:
+            raise ValueError(f"it has more than {data_type.scale} digits after the point")
+        if not fitted:
+            return abs(fitted)
+    if fitted.adjusted() >= data_type.precision - data_type.scale:
+        raise ValueError(f"it has more digits than {data_type} holds")
+    return fitted
+
+
+def to_float32(number: float) -> float:
+    """The nearest single-precision number; raises OverflowError beyond their range."""
+    rounded: float = struct.unpack("<f", struct.pack("<f", number))[0]
+    return rounded
+
+
+def shortest_float32(number: float) -> float:
+    """The double whose `repr` is the shortest text that reads back as this float32.
+
+    `to_float32(0.1)` is 0.10000000149011612 in double precision; its shortest text is `0.1`.
+    """
+    single = to_float32(number)
+    if not math.isfinite(single):
+        return single
+    for digits in range(6, 9):
+        candidate = float(f"{single:.{digits}g}")
+        try:
+            if to_float32(candidate) == single:
+                return candidate
+        except OverflowError:
+            # Rounding up the largest float32 leaves its range; more digits stay inside.
+            continue
+    return float(f"{single:.9g}")
+
 
 _DATE: Final = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})", re.ASCII)
 _MOMENT: Final = re.compile(

@@ -1,0 +1,134 @@
+"""Which table is meant: by its name, or by its location."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from deltalakedb.errors import (
+    ConfigurationError,
+    InvalidArgumentError,
+    TableExistsError,
+    TableExportedError,
+    TableNotFoundError,
+)
+from deltalakedb.storage import normalise_location
+from deltalakedb.store.relations import EXPORTED_TABLES
+
+if TYPE_CHECKING:
+    from deltalakedb.store import Store
+    from deltalakedb.store.dialect import Row, Session
+    from deltalakedb.store.records import TableRecord
+
+
+def find_table(store: Store, session: Session, name: object) -> TableRecord:
+    """The table of that name or location; one that is not there is told with its likeliest name."""
+    if not isinstance(name, str):
+        raise InvalidArgumentError(
+            f"{name!r} is no name of a table", fix="Pass its name or its location as text"
+        )
+    found = store.table_by_name(session, name)
+    location = None
+    if found is None:
+        location = as_location(name)
+        if location is not None:
+            found = store.table_by_location(session, location)
+    if found is None:
+        left = newest_export(session, name, location)
+        if left is not None:
+            raise exported_error(left)
+        close = _closest(name, [record.name for record in store.tables(session)])
+        raise TableNotFoundError(
+            f"{store.dialect.url.display} has no table {name!r}",
+            fix=f"Did you mean {close!r}?" if close else "See lake.tables()",
+        )
+    return found
+
+
+def as_location(name: str) -> str | None:
+    """The location that a name may be, or None where no table can be."""
+    if "/" not in name and not name.startswith("file:"):
+        return None
+    try:
+        return normalise_location(name)
+    except ConfigurationError:
+        return None
+
+
+def _closest(name: str, known: list[str]) -> str | None:
+    import difflib
+
+    found = difflib.get_close_matches(name, known, n=1)
+    return found[0] if found else None
+
+
+def table_exists(name: str, location: str, other: str, other_location: str) -> TableExistsError:
+    """What to say of a new table whose name or location another one has."""
+    if name == other:
+        return TableExistsError(
+            f"A table named {name!r} exists already (at {other_location})",
+            fix=f"Choose another name, or open that table: lake.table({name!r})",
+        )
+    return TableExistsError(
+        f"The location {location} belongs to table {other!r} already",
+        fix=f"Choose another location, or open that table: lake.table({other!r})",
+    )
+
+
+# --- exported tables ------------------------------------------------------------------
+
+
+class ExportRecord(NamedTuple):
+    """A table that was exported: its last name, where it lies, and the last version from here."""
+
+    table_id: str
+    name: str
+    location: str
+    version: int
+    exported_at: int
+
+
+def record_export(session: Session, record: ExportRecord) -> None:
+    """Remember a table that leaves in this transaction."""
+    session.insert(EXPORTED_TABLES, [tuple(record)])
+
+
+def export_of(session: Session, table_id: str) -> ExportRecord | None:
+    """The export of the table with that id."""
+    return _record(session, session.one("exported_by_id", table_id=table_id))
+
+
+def newest_export(session: Session, name: str, location: str | None) -> ExportRecord | None:
+    """The last export of a table that had this name, or lay at this location."""
+    # No table lies nowhere: an empty location finds none.
+    row = session.one("newest_export", name=name, location=location or "")
+    return _record(session, row)
+
+
+def gone(session: Session, table: TableRecord) -> TableNotFoundError:
+    """What to tell whoever holds a table that is not in the catalog any more."""
+    found = export_of(session, table.table_id)
+    if found is not None:
+        return exported_error(found)
+    return TableNotFoundError(
+        f"Table {table.name!r} is not registered any more",
+        why="It was dropped meanwhile",
+        fix="See lake.tables()",
+    )
+
+
+def exported_error(record: ExportRecord) -> TableExportedError:
+    """The error for a table that was exported."""
+    return TableExportedError(
+        f"Table {record.name!r} was exported from this catalog at version {record.version}",
+        why=f"It is an ordinary Delta table at {record.location} now",
+        fix="Read and write it there with any Delta engine, or take it back: "
+        f"lake.import_table({record.location!r}, name={record.name!r})",
+    )
+
+
+def _record(session: Session, row: Row | None) -> ExportRecord | None:
+    if row is None:
+        return None
+    table_id, name, location, version, exported_at = row
+    decode = session.decode_text
+    return ExportRecord(table_id, decode(name), decode(location), int(version), int(exported_at))
