@@ -76,9 +76,9 @@ def _finish_imports() -> None:
 
     Most of ours are made where they are needed, by whichever thread comes there first.
     """
-    known = 0
-    while known != len(names := [name for name in list(sys.modules) if _is_ours(name)]):
-        known = len(names)
+    count = 0
+    while count != len(names := [name for name in list(sys.modules) if _is_ours(name)]):
+        count = len(names)
         for name in names:
             with suppress(ImportError):
                 import_module(name)

@@ -51,8 +51,8 @@ from deltalakedb.store.mirror import backlog_size
 from deltalakedb.store.table_lookup import (
     as_location,
     find_table,
-    gone,
     newest_export,
+    not_registered,
     table_exists,
 )
 from deltalakedb.table import Table
@@ -657,7 +657,7 @@ class Lake:
             at: dict[str, Snapshot] = {}
             for name, record in records.items():
                 if record.table_id not in heads:
-                    raise gone(session, record)
+                    raise not_registered(session, record)
                 at[name] = open_snapshot(self.store, session, record, heads[record.table_id])
         yield at
 

@@ -216,22 +216,22 @@ def _from_field(field: Any, column: str) -> StructField:
 
 
 def _metadata_from(metadata: Mapping[bytes, bytes] | None, column: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    decoded: dict[str, Any] = {}
     for key, value in (metadata or {}).items():
         if key.startswith(_OTHERS_KEYS):
             continue
         try:
             if key == METADATA_KEY:
-                found.update(jsonvalue.loads(value))
+                decoded.update(jsonvalue.loads(value))
             else:
-                found[key.decode("utf-8")] = value.decode("utf-8")
+                decoded[key.decode("utf-8")] = value.decode("utf-8")
         except (UnicodeDecodeError, InvalidActionError, TypeError, ValueError) as error:
             raise InvalidSchemaError(
                 f"The metadata of the column {column!r} cannot be stored",
                 why=f"the value of {key!r} is not valid UTF-8 or JSON",
                 fix="Remove the entry from the Arrow field, or write it as UTF-8 text",
             ) from error
-    return found
+    return decoded
 
 
 def _to_field(field: StructField, *, physical: bool) -> Any:
@@ -349,10 +349,10 @@ def noted(text: str, spark_fields: Iterable[Any]) -> str:
     if not _LIMITED.search(text):
         return text
     schema = json.loads(text)
-    for field, given in zip(schema["fields"], spark_fields, strict=True):
+    for field, spark_field in zip(schema["fields"], spark_fields, strict=True):
         kind = _as_string(field["type"])
         if kind != field["type"]:
-            field["metadata"] = {**field["metadata"], DECLARED: given.dataType.simpleString()}
+            field["metadata"] = {**field["metadata"], DECLARED: spark_field.dataType.simpleString()}
             field["type"] = kind
     return json.dumps(schema)
 

@@ -63,12 +63,12 @@ def clustering_paths(metadata: Metadata, domains: Mapping[str, str]) -> list[Col
     text = domains.get(DOMAIN)
     if text is None:
         return None
-    found = []
+    paths = []
     for path in loads(text).get("clusteringColumns") or ():
         logical = _logical(metadata.schema, path)
         if logical is not None:
-            found.append(logical)
-    return found
+            paths.append(logical)
+    return paths
 
 
 def dotted(path: ColumnPath) -> str:
@@ -151,12 +151,12 @@ def _check_covered(
 
 def _logical(schema: StructType, path: Sequence[str]) -> ColumnPath | None:
     here: DataType = schema
-    found = []
+    names = []
     for step in path:
         fields = here.fields if isinstance(here, StructType) else ()
         named = next((f for f in fields if step in (physical_name(f), f.name)), None)
         if named is None:
             return None
-        found.append(named.name)
+        names.append(named.name)
         here = named.type
-    return tuple(found)
+    return tuple(names)

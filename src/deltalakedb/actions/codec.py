@@ -112,9 +112,9 @@ _METADATA: Final = Layout(
 )
 
 
-def _read_metadata(given: Mapping[str, Any]) -> Metadata:
+def _read_metadata(content: Mapping[str, Any]) -> Metadata:
     """Build the value from the protocol's form."""
-    built, extra = split(_METADATA, given)
+    built, extra = split(_METADATA, content)
     provider, options, unknown = built[1]
     built[1:2] = [provider, options]
     built.append({**extra, "format": unknown} if unknown else extra)
@@ -170,15 +170,15 @@ def _check_metadata(value: Metadata) -> None:
 
 
 def _reader(cls: Callable[..., Any], layout: fields.Layout) -> Callable[[Mapping[str, Any]], Any]:
-    def read(given: Mapping[str, Any]) -> Any:
-        built, extra = fields.split(layout, given)
+    def read(content: Mapping[str, Any]) -> Any:
+        built, extra = fields.split(layout, content)
         return cls(*built, extra)
 
     return read
 
 
-def _read_commit_info(given: Mapping[str, Any]) -> CommitInfo:
-    return CommitInfo(jsonvalue.freeze(given, path="commitInfo"))
+def _read_commit_info(content: Mapping[str, Any]) -> CommitInfo:
+    return CommitInfo(jsonvalue.freeze(content, path="commitInfo"))
 
 
 _READERS: Final[dict[str, Callable[[Mapping[str, Any]], Action]]] = {
@@ -193,8 +193,8 @@ def from_dict(d: Mapping[str, Any], *, where: str = "") -> Action:
 
     `where` is put into the message of an error. An unknown name gives an `UnknownAction`.
     """
-    name, given = _only_item(d, where)
-    return _build(name, given, where)
+    name, content = _only_item(d, where)
+    return _build(name, content, where)
 
 
 def as_action(x: Action | Mapping[str, Any]) -> Action:
@@ -269,9 +269,9 @@ def parse_line(line: str | bytes, *, where: str = "") -> list[Action]:
     if not isinstance(document, dict):
         raise _at(where, _not_one_action(document))
     return [
-        _build(name, given, where)
-        for name, given in document.items()
-        if given is not None or name not in _RANK
+        _build(name, content, where)
+        for name, content in document.items()
+        if content is not None or name not in _RANK
     ]
 
 
@@ -318,10 +318,10 @@ def serialise(action: Action) -> str:
 
 def serialise_commit(actions: Iterable[Action]) -> bytes:
     """Write a whole commit in canonical order: UTF-8, one action a line, ended by a line feed."""
-    given = list(actions)
-    if len(given) == 1:
-        return f"{serialise(given[0])}\n".encode()
-    lines = sorted((*_sort_key(action), serialise(action)) for action in given)
+    commit = list(actions)
+    if len(commit) == 1:
+        return f"{serialise(commit[0])}\n".encode()
+    lines = sorted((*_sort_key(action), serialise(action)) for action in commit)
     return "".join(f"{line[-1]}\n" for line in lines).encode("utf-8")
 
 
@@ -352,25 +352,25 @@ def _only_item(d: Any, where: str) -> tuple[Any, Any]:
     return item
 
 
-def _build(name: Any, given: Any, where: str) -> Action:
+def _build(name: Any, content: Any, where: str) -> Action:
     reader = _READERS.get(name)
     try:
         if reader is None:
-            return UnknownAction(fields.read_string(name), jsonvalue.freeze(given, path=name))
-        if not isinstance(given, Mapping):
-            raise fields.wrong_field(name, name, given, "an object with the fields of the action")
-        return reader(given)
+            return UnknownAction(fields.read_string(name), jsonvalue.freeze(content, path=name))
+        if not isinstance(content, Mapping):
+            raise fields.wrong_field(name, name, content, "an object with the fields of the action")
+        return reader(content)
     except InvalidActionError as error:
         raise _at(where, error) from error
     except fields.WrongType as error:
         raise _at(where, fields.wrong_field("unknown", "name", name, str(error))) from None
 
 
-def _not_one_action(given: object) -> InvalidActionError:
-    shown = repr(given)
+def _not_one_action(value: object) -> InvalidActionError:
+    text = repr(value)
     return InvalidActionError(
         "This is not an action",
-        why=f"it is {shown[:60]} ({type(given).__name__})",
+        why=f"it is {text[:60]} ({type(value).__name__})",
         fix="Pass a value of deltalakedb.actions, or a mapping with one key such as {'add': {…}}",
     )
 

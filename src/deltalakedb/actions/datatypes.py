@@ -92,25 +92,25 @@ class StructType:
 
     def field(self, name: str) -> StructField:
         """Find a field ignoring case; raises `InvalidSchemaError` listing what there is."""
-        found = self.get(name)
-        if found is None:
+        match = self.get(name)
+        if match is None:
             raise InvalidSchemaError(
                 f"There is no column {name!r}",
                 why=f"the columns are: {', '.join(self.names) or '(none)'}",
                 fix="Use one of these names",
             )
-        return found
+        return match
 
     def get(self, name: str) -> StructField | None:
         """Find a field ignoring case; an exact match goes first."""
         wanted = name.lower()
-        found = None
+        match = None
         for candidate in self.fields:
             if candidate.name == name:
                 return candidate
-            if found is None and candidate.name.lower() == wanted:
-                found = candidate
-        return found
+            if match is None and candidate.name.lower() == wanted:
+                match = candidate
+        return match
 
     def leaf_columns(self, *, physical: bool = False) -> list[tuple[ColumnPath, DataType]]:
         """List paths and types in schema order, going into structs only.

@@ -285,8 +285,8 @@ def without(protocol: Protocol, features: Iterable[str]) -> Protocol:
 
     Whether the table can do without them is the caller's business.
     """
-    gone = set(features)
-    readers, writers = reader_features(protocol) - gone, writer_features(protocol) - gone
+    dropped = set(features)
+    readers, writers = reader_features(protocol) - dropped, writer_features(protocol) - dropped
     for reader in range(1, LEGACY_READER + 1):
         for writer in range(1, LEGACY_WRITER + 1):
             legacy = Protocol(reader, writer, extra=protocol.extra)
@@ -301,14 +301,14 @@ def without(protocol: Protocol, features: Iterable[str]) -> Protocol:
 
 def feature_name(name: str) -> str:
     """The protocol's spelling of a feature; raises for a name this release does not know."""
-    found = _BY_LOWER.get(name.lower())
-    if found is None:
+    spelling = _BY_LOWER.get(name.lower())
+    if spelling is None:
         raise UnsupportedFeatureError(
             f"Unknown table feature {name!r}",
             why="this release does not know what it demands of readers and writers",
             fix=f"Use one of: {', '.join(FEATURES)}",
         )
-    return found
+    return spelling
 
 
 def _closure(names: set[str]) -> set[str]:

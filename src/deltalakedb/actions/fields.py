@@ -185,28 +185,28 @@ _WRITERS: Final[dict[Any, Callable[[Any], Any]]] = {
 }
 
 
-def split(layout: Layout, given: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def split(layout: Layout, content: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Check the known fields of a protocol-shaped object; the rest is its `extra`."""
     built: list[Any] = []
-    get = given.get
-    found = 0
+    get = content.get
+    present = 0
     for name, read, required in layout.rows:
         item = get(name)
         if item is not None:
-            found += 1
+            present += 1
             try:
                 built.append(read(item))
             except WrongType as error:
                 raise wrong_field(layout.name, name, item, str(error)) from None
         elif required:
-            raise _missing_field(layout.name, name, given)
+            raise _missing_field(layout.name, name, content)
         else:
             built.append(None)
-    if found == len(given):
+    if present == len(content):
         return built, {}
     # What is left is unknown, or a known optional field written as null.
     known = layout.known
-    extra = {key: item for key, item in given.items() if item is None or key not in known}
+    extra = {key: item for key, item in content.items() if item is None or key not in known}
     return built, jsonvalue.freeze(extra, path=layout.name) if extra else extra
 
 
@@ -310,17 +310,17 @@ def write_add(value: values.AddFile) -> dict[str, Any]:
 
 def wrong_field(action: str, name: str, value: Any, expected: str) -> InvalidActionError:
     """Say which field of which action is wrong, and what it should be."""
-    shown = repr(value)
-    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+    text = repr(value)
+    text = text if len(text) <= 60 else f"{text[:57]}..."
     return InvalidActionError(
         f"The field {name!r} of the action {action!r} is not valid",
-        why=f"it is {shown} ({type(value).__name__})",
+        why=f"it is {text} ({type(value).__name__})",
         fix=f"Pass {expected}",
     )
 
 
-def _missing_field(action: str, name: str, given: Mapping[str, Any]) -> InvalidActionError:
-    why = "it is null" if name in given else "it is missing"
+def _missing_field(action: str, name: str, content: Mapping[str, Any]) -> InvalidActionError:
+    why = "it is null" if name in content else "it is missing"
     return InvalidActionError(
         f"The action {action!r} needs the field {name!r}",
         why=f"{why}, and the Delta protocol requires it",

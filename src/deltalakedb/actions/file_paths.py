@@ -62,8 +62,8 @@ def plain_uri(uri: str) -> str:
     parts = split_uri(uri)
     if parts is None or parts[0] != "file":
         return uri
-    kept = [part for part in parts[2].split("/") if unquote(part) not in ("", ".")]
-    return f"file:///{'/'.join(kept)}"
+    segments = [part for part in parts[2].split("/") if unquote(part) not in ("", ".")]
+    return f"file:///{'/'.join(segments)}"
 
 
 def file_key(path: str) -> str:
@@ -77,8 +77,8 @@ def file_key(path: str) -> str:
     else:
         scheme, authority, encoded = parts
         root, rest = f"{SAME_STORE.get(scheme, scheme)}://{authority.lower()}", unquote(encoded)
-    kept = "/".join(part for part in rest.split("/") if part not in ("", "."))
-    return f"{root}/{kept}" if rest.startswith("/") else kept
+    segments = "/".join(part for part in rest.split("/") if part not in ("", "."))
+    return f"{root}/{segments}" if rest.startswith("/") else segments
 
 
 def vector_path(vector: DeletionVectorDescriptor) -> str | None:

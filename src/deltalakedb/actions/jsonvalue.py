@@ -256,18 +256,18 @@ def _needs_own_writer(value: Any) -> bool:
     if kind is str or kind is int or kind is bool or value is None:
         return False
     if kind is dict:
-        found = False
+        needed = False
         for key, item in value.items():
             if type(key) is not str:
                 _freeze(value, "value", 0)
                 return True
-            found = _needs_own_writer(item) or found
-        return found
+            needed = _needs_own_writer(item) or needed
+        return needed
     if kind is list:
-        found = False
+        needed = False
         for item in value:
-            found = _needs_own_writer(item) or found
-        return found
+            needed = _needs_own_writer(item) or needed
+        return needed
     if kind is not Decimal and kind is not float:
         _freeze(value, "value", 0)
     return True

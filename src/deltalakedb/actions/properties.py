@@ -55,10 +55,10 @@ def _one_of(*names: str) -> Callable[[str], str]:
     by_name = {name.lower(): name for name in names}
 
     def read(text: str) -> str:
-        found = by_name.get(text.strip().lower())
-        if found is None:
+        choice = by_name.get(text.strip().lower())
+        if choice is None:
             raise _Invalid(f"one of: {', '.join(names)}")
-        return found
+        return choice
 
     return read
 
@@ -190,12 +190,12 @@ class TableProperties:
 
     def value(self, name: str) -> Any:
         """The typed value of a known property; None where it is unset and has no default."""
-        known = KNOWN[name]
-        text = self._configuration.get(name, known.default)
+        definition = KNOWN[name]
+        text = self._configuration.get(name, definition.default)
         if text is None:
             return None
         try:
-            return known.read(text)
+            return definition.read(text)
         except _Invalid as error:
             raise ConfigurationError(
                 f"The table property {name!r} has the value {text!r}",

@@ -123,9 +123,9 @@ def _type_from(value: Any, at: str) -> DataType:
 
 
 def _named_type(name: str, at: str) -> DataType:
-    found = PRIMITIVES.get(name)
-    if found is not None:
-        return found
+    primitive = PRIMITIVES.get(name)
+    if primitive is not None:
+        return primitive
     match = _DECIMAL.fullmatch(name)
     if match is not None:
         return DecimalType(int(match[1]), int(match[2]))
@@ -172,8 +172,8 @@ def _flag(value: Mapping[str, Any], key: str, at: str) -> bool:
     return flag
 
 
-def _rest(value: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
-    return {key: item for key, item in value.items() if key not in known}
+def _rest(value: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {key: item for key, item in value.items() if key not in names}
 
 
 def _bad(at: str, why: str, fix: str) -> InvalidSchemaError:

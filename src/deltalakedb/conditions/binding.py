@@ -117,11 +117,11 @@ class Binder:
                     why=f"{inside!r} is of type {struct}, which has no field {name!r}",
                     fix="Only fields of structs can be named",
                 )
-            found = struct.get(name)
-            if found is None:
+            field = struct.get(name)
+            if field is None:
                 _unknown(names, struct, fields, self._schema)
-            fields.append(found)
-            struct = found.type
+            fields.append(field)
+            struct = field.type
         return Column(
             path=tuple(f.name for f in fields),
             physical=tuple(physical_name(f) for f in fields),
@@ -169,12 +169,12 @@ class Binder:
         values = [p.value for p in places if isinstance(p, Exact)]
         if negated and has_null and nulls == "sql":
             return _NOTHING
-        found = _values(column, values, negated=negated)
+        predicate = _values(column, values, negated=negated)
         null_is_listed = has_null and nulls == "match"
         if nulls in ("match", "skip") and null_is_listed is not negated:
             # Null is in the list as asked: it counts as any other value.
-            return disjunction((found, Null(column)))
-        return found
+            return disjunction((predicate, Null(column)))
+        return predicate
 
     def starts_with(self, column: Column, prefix: Any, *, negated: bool = False) -> Predicate:
         """The text begins with the prefix."""
@@ -324,11 +324,11 @@ def _unknown(
 ) -> NoReturn:
     dotted = ".".join(names)
     where = f"the fields of {'.'.join(f.name for f in above)!r}" if above else "the columns"
-    shown = ", ".join(struct.names[:50]) or "(none)"
+    listed = ", ".join(struct.names[:50]) or "(none)"
     more = "" if len(struct.names) <= 50 else f" and {len(struct.names) - 50} more"
     fix = "Use one of these names"
     if len(names) > 1 and schema.get(dotted) is not None:
         fix = f"Write `{dotted}` in backticks for the column whose name has a dot"
     raise InvalidConditionError(
-        f"There is no column {dotted!r}", why=f"{where} are: {shown}{more}", fix=fix
+        f"There is no column {dotted!r}", why=f"{where} are: {listed}{more}", fix=fix
     )

@@ -56,9 +56,9 @@ def of_row_group(row_group: Any, columns: Mapping[str, tuple[int, Any]]) -> Any:
     field in the table.
     """
     return _all(
-        known
+        bounds
         for name, (position, field) in columns.items()
-        if (known := _bounds(name, row_group.column(position), field)) is not None
+        if (bounds := _bounds(name, row_group.column(position), field)) is not None
     )
 
 

@@ -88,8 +88,8 @@ def describe(literal: Any) -> str:
     """The literal and its kind, for a message."""
     if isinstance(literal, Instant):
         return f"the time {float(literal.micros / 10**6)} s after 1970"
-    shown = repr(literal) if isinstance(literal, str | bytes) else str(literal)
-    return f"the {_kind(literal)} {shown[:80]}"
+    text = repr(literal) if isinstance(literal, str | bytes) else str(literal)
+    return f"the {_kind(literal)} {text[:80]}"
 
 
 def _kind(literal: Any) -> str:

@@ -172,15 +172,15 @@ def is_exact(predicate: Predicate) -> bool:
 
 def columns_of(predicate: Predicate) -> tuple[Column, ...]:
     """The columns that the predicate names, each once; an `Opaque` part hides its own."""
-    found: dict[ColumnPath, Column] = {}
+    columns: dict[ColumnPath, Column] = {}
     waiting: list[Predicate] = [predicate]
     while waiting:
         part = waiting.pop()
         if isinstance(part, And | Or):
             waiting.extend(reversed(part.parts))
         elif not isinstance(part, Constant | Opaque):
-            found.setdefault(part.column.path, part.column)
-    return tuple(found.values())
+            columns.setdefault(part.column.path, part.column)
+    return tuple(columns.values())
 
 
 def _merge_values(parts: list[Predicate], *, negated: bool) -> list[Predicate]:
@@ -306,5 +306,5 @@ def _bind(task: _Visit[Node], leaf: Leaf[Node], text: Callable[[Node], str] | No
     except UnsupportedConditionError:
         if text is None:
             raise
-        shown = text(task.node)
-        return Opaque(f"NOT ({shown})" if task.negated else shown)
+        description = text(task.node)
+        return Opaque(f"NOT ({description})" if task.negated else description)

@@ -94,9 +94,9 @@ def _one_of(predicate: OneOf, field: pc.Expression) -> pc.Expression:
         if 0.0 in values:
             # The lookup goes by bits, where zero has a sign.
             values.append(-0.0)
-    found = pc.is_in(field, value_set=pa.array(values, arrow_type))
+    matches = pc.is_in(field, value_set=pa.array(values, arrow_type))
     # The lookup says false for null, so its opposite would be true.
-    return field.is_valid() & ~found if predicate.negated else found
+    return field.is_valid() & ~matches if predicate.negated else matches
 
 
 def _arrow_type(column: Column) -> pa.DataType:

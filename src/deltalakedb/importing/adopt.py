@@ -39,7 +39,7 @@ from deltalakedb.errors import (
 )
 from deltalakedb.store import Payload, VersionRecord, account
 from deltalakedb.store import mirror as queue
-from deltalakedb.store.table_lookup import gone
+from deltalakedb.store.table_lookup import not_registered
 from deltalakedb.transaction.rules import check_live_files, validate_commit
 from deltalakedb.transaction.rules_files import check_places
 from deltalakedb.transaction.state import TableState, load_state
@@ -158,7 +158,7 @@ def _ours(store: Store, session: Session, table: TableRecord) -> tuple[int, int 
     """The newest version, and the oldest that is not published, if any."""
     head = store.head(session, table.table_id)
     if head is None:
-        raise gone(session, table)
+        raise not_registered(session, table)
     row = session.one("first_unpublished", table_id=table.table_id)
     return head, None if row is None or row[0] is None else int(row[0])
 

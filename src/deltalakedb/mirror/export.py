@@ -28,7 +28,7 @@ from deltalakedb.mirror.lease import Lease, new_owner
 from deltalakedb.mirror.publish import Outcome, Publisher, Storages
 from deltalakedb.mirror.verify import verify_table
 from deltalakedb.store import mirror as queue
-from deltalakedb.store.table_lookup import ExportRecord, export_of, gone, record_export
+from deltalakedb.store.table_lookup import ExportRecord, export_of, not_registered, record_export
 from deltalakedb.telemetry import event
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def publish_all(store: Store, storages: Storages, table: TableRecord) -> int:
         drift = queue.mirror_table(session, table.table_id).drift
         newest = queue.newest_published(session, table.table_id)
         if newest is None and store.head(session, table.table_id) is None:
-            raise gone(session, table)
+            raise not_registered(session, table)
     if done.outcome is Outcome.DRIFTED:
         where = f" at version {drift['version']}" if drift and "version" in drift else ""
         _refuse(
@@ -167,7 +167,7 @@ def _head(store: Store, table: TableRecord) -> int:
     with store.read() as session:
         head = store.head(session, table.table_id)
         if head is None:
-            raise gone(session, table)
+            raise not_registered(session, table)
     return head
 
 
@@ -178,7 +178,7 @@ def unregister(store: Store, table: TableRecord, version: int) -> ExportRecord |
             head = store.lock_head(session, table.table_id)
             now = store.table_by_id(session, table.table_id)  # it may have another name by now
             if head is None or now is None:
-                raise gone(session, table)
+                raise not_registered(session, table)
             record = ExportRecord(
                 now.table_id, now.name, now.location, version, store.clock.now_ms()
             )

@@ -15,7 +15,7 @@ from deltalakedb.mirror.payloads import expected_bytes
 from deltalakedb.mirror.state import milliseconds
 from deltalakedb.store import mirror as queue
 from deltalakedb.store.retention import first_version
-from deltalakedb.store.table_lookup import gone
+from deltalakedb.store.table_lookup import not_registered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +71,7 @@ def take_scope(store: Store, table: TableRecord) -> Scope:
         first = first_version(session, table.table_id)
         waiting = session.one("first_unpublished", table_id=table.table_id)
         if head is None:
-            raise gone(session, table)
+            raise not_registered(session, table)
         metadata = store.metadata_at(session, table.table_id, head)
     if first is None or metadata is None:
         raise CorruptCatalogError(

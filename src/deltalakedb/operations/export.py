@@ -24,7 +24,7 @@ from deltalakedb.mirror import export
 from deltalakedb.mirror.publish import Storages
 from deltalakedb.operations.drop_features import drop_features as features_to_drop
 from deltalakedb.progress import Phases, Progress
-from deltalakedb.store.table_lookup import gone
+from deltalakedb.store.table_lookup import not_registered
 from deltalakedb.store.versions import domain_metadata
 from deltalakedb.telemetry import span
 from deltalakedb.transaction.state import load_state
@@ -87,7 +87,7 @@ def _look(store: Store, table: TableRecord, version: int) -> tuple[TableState, C
     """A table at a version, and the change that would make it ordinary."""
     with store.read() as session:
         if store.head(session, table.table_id) is None:
-            raise gone(session, table)
+            raise not_registered(session, table)
         state = load_state(store, session, table.table_id, version)
         domains = domain_metadata(session, table.table_id, version)
     return state, features_to_drop(table, state, domains)

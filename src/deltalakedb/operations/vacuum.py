@@ -8,7 +8,7 @@ the retention too, so that the files of a write that is still under way stay.
 Guarantees:
 
 - A needed file stays however its path is spelled: a path and an object are compared as the file
-  that both lead to (`storage.file_places`), on a disk behind all symbolic links.
+  that both lead to (`storage.locations`), on a disk behind all symbolic links.
 - What other tables of the catalog need stays too: files that a shallow clone reads, by the
   retention of the clone, and everything in a table that lies inside this one.
 """

@@ -57,14 +57,14 @@ class FileColumns:
             return ids.index(identity) if identity in ids else None
         name = self.name_of(wanted)
         names = [f.name for f in fields]
-        found = [i for i, candidate in enumerate(names) if candidate == name]
-        if not found:
+        matches = [i for i, candidate in enumerate(names) if candidate == name]
+        if not matches:
             # Delta's names ignore case, and so do the engines that wrote the file.
             lowered = name.lower()
-            found = [i for i, candidate in enumerate(names) if candidate.lower() == lowered]
-        if len(found) > 1:
-            raise self._wrong(wanted.name, f"the file has {len(found)} columns named {name!r}")
-        return found[0] if found else None
+            matches = [i for i, candidate in enumerate(names) if candidate.lower() == lowered]
+        if len(matches) > 1:
+            raise self._wrong(wanted.name, f"the file has {len(matches)} columns named {name!r}")
+        return matches[0] if matches else None
 
     def name_of(self, field: StructField) -> str:
         """The name that files and the log use for a field."""

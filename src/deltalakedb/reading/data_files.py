@@ -57,11 +57,11 @@ class TableLayout:
 
     def partition(self, partition_values: str, *, path: str = "") -> Mapping[str, Any]:
         """The values of the partition columns as pyarrow scalars, by name."""
-        known = self._partitions.get(partition_values)
-        if known is None:
-            known = self._decode_partition(partition_values, path)
-            self._partitions[partition_values] = known
-        return known
+        values = self._partitions.get(partition_values)
+        if values is None:
+            values = self._decode_partition(partition_values, path)
+            self._partitions[partition_values] = values
+        return values
 
     def _decode_partition(self, partition_values: str, path: str) -> dict[str, Any]:
         values = jsonvalue.loads(partition_values) if partition_values else {}
@@ -135,14 +135,14 @@ def deleted_rows(layout: TableLayout, file: DataFile) -> DeletedRows | None:
 
 def descriptor_of(text: str, path: str) -> DeletionVectorDescriptor:
     """The descriptor of the deletion vector of a file, from its JSON."""
-    given = jsonvalue.loads(text)
+    fields = jsonvalue.loads(text)
     try:
         return DeletionVectorDescriptor(
-            storage_type=given["storageType"],
-            path_or_inline_dv=given["pathOrInlineDv"],
-            size_in_bytes=int(given["sizeInBytes"]),
-            cardinality=int(given["cardinality"]),
-            offset=None if given.get("offset") is None else int(given["offset"]),
+            storage_type=fields["storageType"],
+            path_or_inline_dv=fields["pathOrInlineDv"],
+            size_in_bytes=int(fields["sizeInBytes"]),
+            cardinality=int(fields["cardinality"]),
+            offset=None if fields.get("offset") is None else int(fields["offset"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidActionError(
@@ -192,7 +192,7 @@ class _FileReader:
         """For each column that is in the file: its name there, and how to convert it."""
         schema = self._parquet.schema_arrow
         columns.check_ids(schema)
-        found: dict[str, tuple[str, Converter]] = {}
+        plan: dict[str, tuple[str, Converter]] = {}
         for wanted in self._request.columns.fields:
             if wanted.name in self._constants:
                 continue
@@ -200,8 +200,8 @@ class _FileReader:
             if position is not None:
                 file_field = schema.field(position)
                 convert = columns.converter(file_field.type, wanted.type, wanted.name)
-                found[wanted.name] = (file_field.name, convert)
-        return found
+                plan[wanted.name] = (file_field.name, convert)
+        return plan
 
     def _row_groups(self) -> list[int]:
         metadata, condition = self._parquet.metadata, self._request.condition
@@ -283,5 +283,5 @@ class _FileReader:
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)
 
     def _without_deleted(self, batch: Any, start: int) -> Any:
-        kept = None if self._deleted is None else self._deleted.kept(start, batch.num_rows)
-        return batch if kept is None else batch.filter(kept)
+        live = None if self._deleted is None else self._deleted.kept(start, batch.num_rows)
+        return batch if live is None else batch.filter(live)

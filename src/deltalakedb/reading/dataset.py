@@ -375,7 +375,7 @@ class SnapshotRows:
             return files
         paths = files.group_by("partition_values").aggregate([("path", "min")])
         texts = paths["partition_values"].to_pylist()
-        known = [
+        partitions = [
             guarantees.of_constants(
                 {
                     name: value
@@ -385,10 +385,10 @@ class SnapshotRows:
             )
             for text, path in zip(texts, paths["path_min"].to_pylist(), strict=True)
         ]
-        found = guarantees.matching(known, condition, self.schema)
-        if len(found) == len(texts):
+        matches = guarantees.matching(partitions, condition, self.schema)
+        if len(matches) == len(texts):
             return files
-        wanted = pa.array([texts[i] for i in found], paths["partition_values"].type)
+        wanted = pa.array([texts[i] for i in matches], paths["partition_values"].type)
         return files.filter(pc.is_in(files["partition_values"], wanted))
 
 

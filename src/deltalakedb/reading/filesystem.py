@@ -5,7 +5,7 @@ Guarantees:
 - Local files are read by pyarrow itself; every other store through `obstore`, with its names of
   storage options, in the thread that asks: pyarrow's own threads never call into Python.
 - A path of the log is decoded once. It is relative to the table, or absolute; then it is opened
-  only where files of the table may lie (`storage.file_places`).
+  only where files of the table may lie (`storage.locations`).
 - An error names the table and the file. No secret of the storage options appears in one.
 """
 
@@ -146,11 +146,11 @@ class RangeReader(io.RawIOBase):
 
         starts = [start for start, _ in ranges]
         lengths = [length for _, length in ranges]
-        found = _translated(
+        parts = _translated(
             obstore.get_ranges, self._store, self._path, starts=starts, lengths=lengths
         )
         self._fetched = [
-            (start, memoryview(part)) for start, part in zip(starts, found, strict=True)
+            (start, memoryview(part)) for start, part in zip(starts, parts, strict=True)
         ]
 
     def readable(self) -> bool:

@@ -63,7 +63,7 @@ def open_plain(layout: TableLayout, files: pa.Table) -> pads.FileSystemDataset |
     paths = [layout.files.local_path(path) for path in files["path"].to_pylist()]
     if None in paths:
         return None
-    known = {
+    partitions = {
         text: guarantees.of_constants(layout.partition(text, path=path))
         for text, path in zip(*_one_of_each(files), strict=True)
     }
@@ -72,11 +72,11 @@ def open_plain(layout: TableLayout, files: pa.Table) -> pads.FileSystemDataset |
         schema=schema_to_arrow(layout.schema),
         format=pads.ParquetFileFormat(coerce_int96_timestamp_unit="us"),
         filesystem=LocalFileSystem(),
-        partitions=[known[text] for text in files["partition_values"].to_pylist()],
+        partitions=[partitions[text] for text in files["partition_values"].to_pylist()],
     )
 
 
 def _one_of_each(files: pa.Table) -> tuple[list[str], list[str]]:
     """The partition values that there are, and the path of a file with each."""
-    found = files.group_by("partition_values").aggregate([("path", "min")])
-    return found["partition_values"].to_pylist(), found["path_min"].to_pylist()
+    groups = files.group_by("partition_values").aggregate([("path", "min")])
+    return groups["partition_values"].to_pylist(), groups["path_min"].to_pylist()

@@ -50,13 +50,13 @@ class Selection:
         if self.condition is None and not isinstance(self.columns, Mapping):
             yield batch if self.columns is None else batch.select(self.columns)
             return
-        found = pads.InMemoryDataset(batch).to_table(
+        rows = pads.InMemoryDataset(batch).to_table(
             columns=self.columns, filter=self.condition, use_threads=False
         )
         if len(self.schema):
-            yield from found.to_batches()
+            yield from rows.to_batches()
         else:
-            yield empty_rows(found.num_rows)
+            yield empty_rows(rows.num_rows)
 
 
 def scan(
@@ -200,12 +200,12 @@ class RowScanner:
 
     def head(self, num_rows: int) -> pa.Table:
         """The first rows; no more files are read than they need, and those read ahead."""
-        found, missing = [], num_rows
+        parts, missing = [], num_rows
         batches = self._batches()
         while missing > 0 and (batch := next(batches, None)) is not None:
-            found.append(batch.slice(0, missing))
+            parts.append(batch.slice(0, missing))
             missing -= batch.num_rows
-        return pa.Table.from_batches(found, schema=self._schema)
+        return pa.Table.from_batches(parts, schema=self._schema)
 
     def take(self, indices: Any) -> pa.Table:
         """The rows of these numbers."""

@@ -50,7 +50,7 @@ from deltalakedb.store.retention import (
     first_version,
     oldest_to_keep,
 )
-from deltalakedb.store.table_lookup import gone
+from deltalakedb.store.table_lookup import not_registered
 from deltalakedb.telemetry import event, span
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def newest_metadata(store: Store, session: Session, table: TableRecord) -> Metad
     """The metaData of the head."""
     head = store.head(session, table.table_id)
     if head is None:
-        raise gone(session, table)
+        raise not_registered(session, table)
     metadata = store.metadata_at(session, table.table_id, head)
     if metadata is None:
         raise CorruptCatalogError(
@@ -305,7 +305,7 @@ def _delete(
         with store.write() as session:
             session.read_all()
             if store.lock_head(session, table.table_id) is None:
-                raise gone(session, table)
+                raise not_registered(session, table)
             _check_unchanged(session, table, horizon)
             for relation in EXPIRING:
                 tell(f"delete {relation.name}")

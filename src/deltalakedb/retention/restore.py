@@ -30,7 +30,7 @@ from deltalakedb.retention.archive import (
 )
 from deltalakedb.retention.expire import Step, ignore, newest_metadata, removed_rows
 from deltalakedb.store.retention import first_version, restore_rows
-from deltalakedb.store.table_lookup import gone
+from deltalakedb.store.table_lookup import not_registered
 from deltalakedb.telemetry import event
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _restore(
         try:
             with store.write() as session, session.bulk():
                 if store.lock_head(session, table.table_id) is None:
-                    raise gone(session, table)
+                    raise not_registered(session, table)
                 _check_place(session, table, manifest)
                 plan = _plan(store, session, table)
                 for file, key in keys.items():

@@ -83,12 +83,12 @@ class SnapshotCache:
     def newest(self, table: TableRecord) -> CachedSnapshot:
         """The newest snapshot; it is never older than one that was given out before."""
         with self._lock.lock:
-            found = resolve(self._store, table, known=self._known)
+            opened = resolve(self._store, table, known=self._known)
             held = self._held
-            if held is None or held.table != table or held.version != found.version:
-                snapshot = snapshot_of(self._store, table, found)
+            if held is None or held.table != table or held.version != opened.version:
+                snapshot = snapshot_of(self._store, table, opened)
                 held = _with_files(snapshot, self._list(snapshot))
-                self._held, self._known = held, found.known
+                self._held, self._known = held, opened.known
             return held
 
     def _list(self, snapshot: Snapshot) -> pa.Table:

@@ -109,14 +109,14 @@ def find_files(
         overlap, rest = planned.scanned(keys, engine), may_match(keys.rest, engine)
         both = Sql(f"{overlap.text} AND ({rest.text})", {**overlap.params, **rest.params})
         return replace(files_at(table, version, columns, both, part=part), otherwise=plain)
-    found = planned.looked_up(engine, columns, keys, slot)
+    lookup = planned.looked_up(engine, columns, keys, slot)
     condition = may_match(predicate, engine, stats="f.stats", partition_values="f.partition_values")
     keyed: dict[str, Any] = {"table_id": table.table_id, "version": version}
     return FileQuery(
-        f"{found.text} AND ({condition.text}) AND {_THERE}{part[0]}",
+        f"{lookup.text} AND ({condition.text}) AND {_THERE}{part[0]}",
         columns,
         keyed | part[1],
-        {**found.params, **condition.params},
+        {**lookup.params, **condition.params},
         by_index=True,
         otherwise=plain,
         at=version,
@@ -211,13 +211,13 @@ def read_table(store: Store, table: TableRecord, query: FileQuery) -> pa.Table:
 
     with span("deltalakedb.files", table=table.name):
         batches = list(store.dialect.list_files(query))
-    found = pa.Table.from_batches(batches, schema_of(query.columns))
-    if query.otherwise is not None and not found.num_rows and _replanned(store, table, query):
+    files = pa.Table.from_batches(batches, schema_of(query.columns))
+    if query.otherwise is not None and not files.num_rows and _replanned(store, table, query):
         return read_table(store, table, query.otherwise)
-    if query.at is not None and not found.num_rows:
+    if query.at is not None and not files.num_rows:
         check_version(store, table, query.at)
-    store.metrics.count("rows_scanned", found.num_rows)
-    return found
+    store.metrics.count("rows_scanned", files.num_rows)
+    return files
 
 
 def _replanned(store: Store, table: TableRecord, query: FileQuery) -> bool:
@@ -240,7 +240,7 @@ def read_batches(
 def _counted(
     store: Store, table: TableRecord, query: FileQuery
 ) -> Generator[pa.RecordBatch, None, None]:
-    found = 0
+    rows = 0
     listed = store.dialect.list_files(query)
     with closing(owned(listed, f"The listing of the files of table {table.name!r}")) as batches:
         while True:
@@ -249,12 +249,12 @@ def _counted(
                 batch = next(batches, None)
             if batch is None:
                 break
-            found += batch.num_rows
+            rows += batch.num_rows
             store.metrics.count("rows_scanned", batch.num_rows)
             yield batch
-    if query.otherwise is not None and not found and _replanned(store, table, query):
+    if query.otherwise is not None and not rows and _replanned(store, table, query):
         yield from _counted(store, table, query.otherwise)
-    elif query.at is not None and not found:
+    elif query.at is not None and not rows:
         check_version(store, table, query.at)
 
 
@@ -293,15 +293,15 @@ def check_columns(columns: Iterable[str] | None) -> tuple[str, ...]:
     """The columns that are asked for, or the default ones."""
     if columns is None:
         return DEFAULT_COLUMNS
-    given = require_texts("columns", columns, fix=f"Pass a list of some of: {', '.join(COLUMNS)}")
-    unknown = [name for name in given if name not in COLUMNS]
-    if unknown or not given or len(set(given)) < len(given):
+    names = require_texts("columns", columns, fix=f"Pass a list of some of: {', '.join(COLUMNS)}")
+    unknown = [name for name in names if name not in COLUMNS]
+    if unknown or not names or len(set(names)) < len(names):
         raise ConfigurationError(
             f"columns={columns!r} cannot be listed",
             why=f"There is no {unknown[0]!r}" if unknown else "",
             fix=f"Pass a list of some of: {', '.join(COLUMNS)}",
         )
-    return tuple(given)
+    return tuple(names)
 
 
 # --- files of a commit that is not in the catalog -------------------------------------

@@ -71,15 +71,15 @@ def during_import(
     `files` has every file that ever was, with its interval, in the order of versions; without it
     they come from the catalog. Neither call raises, and this one returns at once.
     """
-    made: Future[list[Row] | None] | None = None
+    pages: Future[list[Row] | None] | None = None
     if files is not None:
         pool = Threads(max_workers=1, thread_name_prefix="deltalakedb-pages")
-        made = pool.submit(history_pages, table_id, files, list(_due(changes)))
+        pages = pool.submit(history_pages, table_id, files, list(_due(changes)))
         pool.shutdown(wait=False)
 
     def finish(table: TableRecord) -> None:
         with _harmless(store, table), span("deltalakedb.make_pages", table=table.name):
-            rows = None if made is None else made.result()
+            rows = None if pages is None else pages.result()
             if rows is None:
                 make_all_pages(store, table)
             elif changes:
@@ -180,10 +180,10 @@ def _age_pages(
     removed = listing.read_table(store, table, query)
     versions = removed["removed_version"].to_pylist()
     carried: list[pa.RecordBatch] = []
-    for page_id, num_files, data, known in pages:
+    for page_id, num_files, data, removals in pages:
         until = [LIVE] * num_files
-        if known is not None:
-            until = read_batch(known).column(0).to_pylist()
+        if removals is not None:
+            until = read_batch(removals).column(0).to_pylist()
         changed = False
         if removed.num_rows:
             keys = pa.Table.from_batches([read_batch(data, ["path", "dv_id"])])
@@ -295,20 +295,20 @@ def _plan(files: pa.Table, due: list[tuple[int, float]]) -> Iterator[_Page]:
     added = files["added_version"].to_pylist()
     removed = files["removed_version"].combine_chunks()
     pages: list[_Page] = []
-    opened: list[_Page] = []
+    current: list[_Page] = []
     begin = 0
     for version, most_gone in due:
         end = bisect_right(added, version, lo=begin)
         numbers = []
-        kept = []
-        for page in opened:
+        open_pages = []
+        for page in current:
             live = pc.greater(removed.take(page.numbers), version)
             gone = len(live) - (pc.sum(live).as_py() or 0)
             if gone > len(live) * most_gone:
                 page.valid_to = version
                 numbers.append(page.numbers.filter(live))
             else:
-                kept.append(page)
+                open_pages.append(page)
         live = pc.greater(removed.slice(begin, end - begin), version)
         numbers.append(pc.add(pc.indices_nonzero(live).cast(pa.int64()), begin))
         every = pa.concat_arrays(numbers)
@@ -317,7 +317,7 @@ def _plan(files: pa.Table, due: list[tuple[int, float]]) -> Iterator[_Page]:
             for start in range(0, len(every), PAGE_FILES)
         ]
         pages += new
-        opened = kept + new
+        current = open_pages + new
         begin = end
     return iter(pages)
 

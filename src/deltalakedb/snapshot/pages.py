@@ -189,8 +189,8 @@ def _live(
     batch = read_batch(files, columns)
     if removed is None:
         return batch
-    kept = pc.greater(read_batch(removed, ["removed_version"]).column(0), version)
-    return batch if pc.all(kept).as_py() else batch.filter(kept)
+    live = pc.greater(read_batch(removed, ["removed_version"]).column(0), version)
+    return batch if pc.all(live).as_py() else batch.filter(live)
 
 
 def write_batch(batch: pa.RecordBatch) -> bytes:
@@ -226,11 +226,11 @@ def without(files: pa.Table, removed: pa.Table) -> pa.Table:
 
     if not removed.num_rows:
         return files
-    gone = positions_of(files, removed)
-    kept = bytearray(b"\1") * files.num_rows
-    for position, _ in gone:
-        kept[position] = 0
-    mask = pa.Array.from_buffers(pa.uint8(), len(kept), [None, pa.py_buffer(bytes(kept))])
+    positions = positions_of(files, removed)
+    live = bytearray(b"\1") * files.num_rows
+    for position, _ in positions:
+        live[position] = 0
+    mask = pa.Array.from_buffers(pa.uint8(), len(live), [None, pa.py_buffer(bytes(live))])
     return files.filter(mask.cast(pa.bool_()))
 
 
@@ -242,8 +242,8 @@ def positions_of(files: pa.Table, keys: pa.Table) -> Iterator[tuple[int, int]]:
     numbers = {key: number for number, key in enumerate(wanted)}
     # The same path may stay with another deletion vector: only few need a closer look.
     positions = pc.indices_nonzero(pc.is_in(files["path"], value_set=keys["path"].combine_chunks()))
-    found = files.select(["path", "dv_id"]).take(positions)
-    pairs = zip(found["path"].to_pylist(), found["dv_id"].to_pylist(), strict=True)
+    candidates = files.select(["path", "dv_id"]).take(positions)
+    pairs = zip(candidates["path"].to_pylist(), candidates["dv_id"].to_pylist(), strict=True)
     for position, pair in zip(positions.to_pylist(), pairs, strict=True):
         if pair in numbers:
             yield position, numbers[pair]

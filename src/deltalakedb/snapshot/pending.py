@@ -45,17 +45,17 @@ class PendingSnapshot(Snapshot):
 
         names = listing.check_columns(columns)
         wide = tuple(dict.fromkeys((*names, "path", "dv_id")))
-        found = Snapshot.files(self, where, columns=wide)
+        files = Snapshot.files(self, where, columns=wide)
         if self._gone is not None:
-            found = without(found, self._gone)
+            files = without(files, self._gone)
         added = files_of_adds(self._added, self.version + 1, wide)
-        found = pa.concat_tables([found, added])
+        files = pa.concat_tables([files, added])
         start = require_whole("offset", offset)
         if limit is not None or start:
             length = None if limit is None else require_whole("limit", limit)
-            found = found.sort_by([("path", "ascending"), ("dv_id", "ascending")])
-            found = found.slice(start, length)
-        return found.select(names)
+            files = files.sort_by([("path", "ascending"), ("dv_id", "ascending")])
+            files = files.slice(start, length)
+        return files.select(names)
 
     def iter_files(
         self,

@@ -17,7 +17,7 @@ from deltalakedb.errors import (
     VersionNotFoundError,
 )
 from deltalakedb.store import Counts
-from deltalakedb.store.table_lookup import gone
+from deltalakedb.store.table_lookup import not_registered
 from deltalakedb.store.versions import Known, OpenedVersion, available_versions, open_version
 from deltalakedb.telemetry import span
 
@@ -77,28 +77,28 @@ def resolve(
 
     start = time.perf_counter()
     with span("deltalakedb.open", table=table.name):
-        found = store.dialect.ask(question) if session is None else question(session)
+        opened = store.dialect.ask(question) if session is None else question(session)
     store.metrics.observe("metadata_open_latency_ms", (time.perf_counter() - start) * 1000)
-    if found is None:
+    if opened is None:
         if session is not None:
-            raise gone(session, table)
-        raise store.dialect.ask(lambda asked: gone(asked, table))
-    if found.version is None and wanted is None and moment is None:
-        raise _incomplete(table, found.head)
-    too_late = moment is not None and found.version == found.head and moment > found.committed_at
-    if found.version is None or too_late:
+            raise not_registered(session, table)
+        raise store.dialect.ask(lambda asked: not_registered(asked, table))
+    if opened.version is None and wanted is None and moment is None:
+        raise _incomplete(table, opened.head)
+    too_late = moment is not None and opened.version == opened.head and moment > opened.committed_at
+    if opened.version is None or too_late:
         raise _outside(store, table, wanted, moment)
-    metadata, protocol = found.known.metadata, found.known.protocol
+    metadata, protocol = opened.known.metadata, opened.known.protocol
     if metadata is None or protocol is None:
-        raise _incomplete(table, found.version)
+        raise _incomplete(table, opened.version)
     return OpenedTable(
-        found.head,
-        found.version,
-        found.committed_at,
-        found.counts,
+        opened.head,
+        opened.version,
+        opened.committed_at,
+        opened.counts,
         metadata,
         protocol,
-        found.known,
+        opened.known,
     )
 
 
@@ -159,23 +159,23 @@ def to_milliseconds(moment: datetime | str, *, name: str = "timestamp") -> int:
 
     Text is ISO 8601; a time without zone is in UTC.
     """
-    given: object = moment
-    if isinstance(given, str):
+    parsed: object = moment
+    if isinstance(parsed, str):
         try:
-            given = datetime.fromisoformat(given.strip())
+            parsed = datetime.fromisoformat(parsed.strip())
         except ValueError:
             raise InvalidArgumentError(
                 f"The {name} {moment!r} is not a time",
                 fix="Write it like 2026-11-01 or 2026-11-01T00:00:00Z",
             ) from None
-    if not isinstance(given, datetime):
+    if not isinstance(parsed, datetime):
         raise InvalidArgumentError(
             f"The {name} {moment!r} is not a time",
             fix="Pass a datetime, or text like 2026-11-01T00:00:00Z",
         )
-    if given.tzinfo is None:
-        given = given.replace(tzinfo=UTC)
-    return (given - EPOCH) // _MILLISECOND
+    if parsed.tzinfo is None:
+        parsed = parsed.replace(tzinfo=UTC)
+    return (parsed - EPOCH) // _MILLISECOND
 
 
 def to_datetime(milliseconds: int) -> datetime:

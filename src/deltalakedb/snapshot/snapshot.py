@@ -88,23 +88,23 @@ class Snapshot:
     def app_transactions(self) -> dict[str, int]:
         """The newest version that each application had recorded, by app id; asked for each time."""
         with span("deltalakedb.app_transactions", table=self.table.name):
-            found = self._store.dialect.ask(
+            transactions = self._store.dialect.ask(
                 lambda session: versions.app_transactions(
                     session, self.table.table_id, self.version
                 )
             )
             check_version(self._store, self.table, self.version)
-            return found
+            return transactions
 
     @property
     def domain_metadata(self) -> dict[str, str]:
         """The configuration of each metadata domain, without removed ones; asked for each time."""
         with span("deltalakedb.domain_metadata", table=self.table.name):
-            found = self._store.dialect.ask(
+            domains = self._store.dialect.ask(
                 lambda session: versions.domain_metadata(session, self.table.table_id, self.version)
             )
             check_version(self._store, self.table, self.version)
-            return found
+            return domains
 
     @property
     def clustering_columns(self) -> tuple[str, ...]:
@@ -122,14 +122,14 @@ class Snapshot:
         require_text("path", path)
         optional_text("dv_id", dv_id)
         with span("deltalakedb.has_file", table=self.table.name):
-            found = self._store.dialect.ask(
+            is_live = self._store.dialect.ask(
                 lambda session: versions.has_file(
                     session, self.table.table_id, self.version, path, dv_id
                 )
             )
-            if not found:
+            if not is_live:
                 check_version(self._store, self.table, self.version)
-            return found
+            return is_live
 
     def files(
         self,
@@ -149,11 +149,11 @@ class Snapshot:
         """
         names = listing.check_columns(columns)
         if where is None and limit is None and not offset:
-            found = list_from_pages(
+            files = list_from_pages(
                 self._store, self.table, self.version, names, expected=self.num_files
             )
-            if found is not None:
-                return found
+            if files is not None:
+                return files
         query = listing.find_files(
             self._store,
             self.table,
@@ -249,23 +249,23 @@ def open_snapshot(
     known: Known | None = None,
 ) -> Snapshot:
     """The table at a version, a time or its head; refused when we could not read it correctly."""
-    found = resolve(
+    opened = resolve(
         store, table, version=version, timestamp=timestamp, known=known, session=session
     )
-    return snapshot_of(store, table, found)
+    return snapshot_of(store, table, opened)
 
 
-def snapshot_of(store: Store, table: TableRecord, found: OpenedTable) -> Snapshot:
+def snapshot_of(store: Store, table: TableRecord, opened: OpenedTable) -> Snapshot:
     """The snapshot of a version that was found; refused when we could not read it correctly."""
-    check_readable(found.protocol, table=table.name)
-    if found.version == found.head:
-        store.metrics.gauge("files_active_gauge", found.counts.live_files, table=table.name)
+    check_readable(opened.protocol, table=table.name)
+    if opened.version == opened.head:
+        store.metrics.gauge("files_active_gauge", opened.counts.live_files, table=table.name)
     return Snapshot(
         table,
-        found.version,
-        found.committed_at,
-        found.metadata,
-        found.protocol,
-        found.counts,
+        opened.version,
+        opened.committed_at,
+        opened.metadata,
+        opened.protocol,
+        opened.counts,
         store,
     )

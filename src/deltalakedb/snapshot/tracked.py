@@ -45,12 +45,12 @@ class WatchedSnapshot(Snapshot):
 
     def has_file(self, path: str, dv_id: str | None = None) -> bool:
         """As `Snapshot.has_file`; that a file is missing is a read of the whole table."""
-        found = Snapshot.has_file(self, path, dv_id)
-        if found:
+        is_live = Snapshot.has_file(self, path, dv_id)
+        if is_live:
             self._report(NOTHING_ELSE, [path])
         else:
             self._report(EVERYTHING, ())
-        return found
+        return is_live
 
     def files(
         self,
@@ -66,9 +66,9 @@ class WatchedSnapshot(Snapshot):
         if predicate == EVERYTHING or limit is not None or offset:
             self._report(EVERYTHING, ())
             return Snapshot.files(self, where, columns=names, limit=limit, offset=offset)
-        found = Snapshot.files(self, predicate, columns=list(dict.fromkeys((*names, "path"))))
-        self._report(predicate, found["path"].to_pylist())
-        return found.select(names)
+        files = Snapshot.files(self, predicate, columns=list(dict.fromkeys((*names, "path"))))
+        self._report(predicate, files["path"].to_pylist())
+        return files.select(names)
 
     def iter_files(
         self,

@@ -120,8 +120,8 @@ class Limit:
     length: int
 
     def __str__(self) -> str:
-        told = {"element": "[]", "key": ".key", "value": ".value"}
-        return self.column + "".join(told.get(step, f".{name}") for step, name in self.steps)
+        suffixes = {"element": "[]", "key": ".key", "value": ".value"}
+        return self.column + "".join(suffixes.get(step, f".{name}") for step, name in self.steps)
 
     def condition(self) -> str:
         """What rows have to fulfil, in Spark's SQL."""

@@ -60,14 +60,14 @@ def _promises(kind: DataType) -> bool:
 
 def _required(struct: StructType, above: ColumnPath) -> list[ColumnPath]:
     """Columns that are NOT NULL; inside structs too, where the struct itself is not null."""
-    found: list[ColumnPath] = []
+    paths: list[ColumnPath] = []
     for field in struct.fields:
         path = (*above, field.name)
         if not field.nullable:
-            found.append(path)
+            paths.append(path)
         if isinstance(field.type, StructType):
-            found += _required(field.type, path)
-    return found
+            paths += _required(field.type, path)
+    return paths
 
 
 def check_required(batch: pa.RecordBatch, covered: Covered, *, table: str) -> None:
@@ -114,10 +114,10 @@ def _below(array: Any, name: str) -> Any:
 
 
 def _null(column: str, table: str, nulls: int, what: str) -> ConstraintViolatedError:
-    told = "have no value for it" if what == "rows" else "are null"
+    problem = "have no value for it" if what == "rows" else "are null"
     return ConstraintViolatedError(
         f"Column {column!r} of table {table!r} is NOT NULL, and {nulls} of the {what} to be "
-        f"written {told}",
+        f"written {problem}",
         fix="Fill the column, or leave those rows out",
     )
 
@@ -154,9 +154,9 @@ class Counter:
             # NaN is above every number, and cannot be written: nothing is known of the maximum.
             self._unbounded.add(path)
             array = array.filter(pc.invert(pc.is_nan(array)))
-        found = pc.min_max(array)
+        bounds = pc.min_max(array)
         try:
-            low, high = found["min"].as_py(), found["max"].as_py()
+            low, high = bounds["min"].as_py(), bounds["max"].as_py()
         except (ValueError, OverflowError):
             # No value of Python's, such as a moment after the year 9999: nothing is known of both.
             self._unknown.add(path)
@@ -171,7 +171,7 @@ class Counter:
         low = {path: value for path, value in self._low.items() if path not in self._unknown}
         above = self._unbounded | self._unknown
         high = {path: value for path, value in self._high.items() if path not in above}
-        found = Statistics(
+        statistics = Statistics(
             num_records=self.rows,
             min_values=low,
             max_values=high,
@@ -180,7 +180,7 @@ class Counter:
         )
         covered = self._covered
         return encode_stats(
-            found,
+            statistics,
             covered.schema,
             columns=covered.columns,
             string_prefix_length=covered.prefix_length,

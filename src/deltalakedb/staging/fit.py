@@ -209,9 +209,11 @@ def _map(source: pa.DataType, target: MapType, column: str) -> Convert:
     def convert(array: Any) -> Any:
         array = whole(array)
         keys, items = key(array.keys), item(array.items)
-        made = pa.map_(pa.field("key", keys.type, nullable=False), pa.field("value", items.type))
+        map_type = pa.map_(
+            pa.field("key", keys.type, nullable=False), pa.field("value", items.type)
+        )
         mask = array.is_null() if array.null_count else None
-        return pa.MapArray.from_arrays(array.offsets, keys, items, type=made, mask=mask)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, type=map_type, mask=mask)
 
     return convert
 

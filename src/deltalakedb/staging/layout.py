@@ -95,8 +95,8 @@ class Layout:
         if self._prefix_length:
             parts.append(uuid.uuid4().hex[: self._prefix_length])
         elif self.partition_columns and self._by_directory:
-            given = dict(zip(self.partition_columns, values, strict=True))
-            parts.append(partition_directory(given, self._partition_types))
+            partition = dict(zip(self.partition_columns, values, strict=True))
+            parts.append(partition_directory(partition, self._partition_types))
         parts.append(f"part-{unique}{self._suffix}.parquet")
         return "/".join(parts)
 

@@ -75,30 +75,32 @@ def read_footer(files: TableFiles, path: str) -> Footer:
             fix="Write that file anew with a type that Delta has, or move it elsewhere",
         ) from None
     leaves = [leaf for column in arrow for leaf in _leaves(column, (), plain=True)]
-    found = Footer(schema, metadata.num_rows)
+    footer = Footer(schema, metadata.num_rows)
     if len(leaves) == len(kinds):
         groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
         for i, leaf in enumerate(leaves):
             if leaf.plain:
-                _count(found, leaf, [group.column(i) for group in groups])
-    return found
+                _count(footer, leaf, [group.column(i) for group in groups])
+    return footer
 
 
-def _count(found: Footer, leaf: _Leaf, chunks: list[Any]) -> None:
-    known: list[Any] = [chunk.statistics if chunk.is_stats_set else None for chunk in chunks]
-    if any(one is None or not one.has_null_count for one in known):
+def _count(footer: Footer, leaf: _Leaf, chunks: list[Any]) -> None:
+    statistics: list[Any] = [chunk.statistics if chunk.is_stats_set else None for chunk in chunks]
+    if any(one is None or not one.has_null_count for one in statistics):
         return
-    found.nulls[leaf.path] = sum(one.null_count for one in known)
+    footer.nulls[leaf.path] = sum(one.null_count for one in statistics)
     if not _has_bounds(leaf.type):
         return
     # A group of nothing but nulls has no bounds, and needs none.
     filled = [
-        one for one, chunk in zip(known, chunks, strict=True) if one.null_count < chunk.num_values
+        one
+        for one, chunk in zip(statistics, chunks, strict=True)
+        if one.null_count < chunk.num_values
     ]
     try:
         if filled and all(one.has_min_max for one in filled):
             low, high = min(one.min for one in filled), max(one.max for one in filled)
-            found.low[leaf.path], found.high[leaf.path] = low, high
+            footer.low[leaf.path], footer.high[leaf.path] = low, high
     except (ValueError, TypeError, OverflowError):
         # Bytes that are no text, times that Python does not have.
         return
@@ -138,8 +140,8 @@ def _read_as(schema: pa.Schema, kinds: Iterator[str]) -> pa.Schema:
 
 
 def _field_as(column: pa.Field, kinds: Iterator[str]) -> pa.Field:
-    made = _type_as(column.type, kinds, column.name)
-    return pa.field(column.name, made, nullable=True)
+    kind = _type_as(column.type, kinds, column.name)
+    return pa.field(column.name, kind, nullable=True)
 
 
 def _type_as(kind: pa.DataType, kinds: Iterator[str], column: str) -> pa.DataType:
@@ -181,8 +183,8 @@ class FooterStatistics:
         """How often a column is null; None where that is not known."""
         if path not in self._columns:
             return None
-        found = [_null_count(chunk) for chunk in _chunks(footer, self._columns[path][0])]
-        return None if None in found else sum(count for count in found if count)
+        counts = [_null_count(chunk) for chunk in _chunks(footer, self._columns[path][0])]
+        return None if None in counts else sum(count for count in counts if count)
 
     def stats(self, footer: FileMetaData) -> str:
         """The JSON of `add.stats`."""
@@ -198,7 +200,7 @@ class FooterStatistics:
             position, kind = self._columns[path]
             if str(kind) not in _UNBOUNDED:
                 low[path], high[path] = _bounds(footer, position)
-        found = Statistics(
+        statistics = Statistics(
             num_records=footer.num_rows,
             min_values={path: value for path, value in low.items() if value is not None},
             max_values={path: value for path, value in high.items() if value is not None},
@@ -206,7 +208,7 @@ class FooterStatistics:
             tight_bounds=True,
         )
         return encode_stats(
-            found,
+            statistics,
             covered.schema,
             columns=covered.columns,
             string_prefix_length=covered.prefix_length,
@@ -244,8 +246,8 @@ def _chunks(footer: FileMetaData, position: int) -> Iterator[Any]:
 
 
 def _null_count(chunk: Any) -> int | None:
-    found = chunk.statistics
-    return found.null_count if found is not None and found.has_null_count else None
+    statistics = chunk.statistics
+    return statistics.null_count if statistics is not None and statistics.has_null_count else None
 
 
 def _bounds(footer: FileMetaData, position: int) -> tuple[Any, Any]:
@@ -253,14 +255,14 @@ def _bounds(footer: FileMetaData, position: int) -> tuple[Any, Any]:
     lows: list[Any] = []
     highs: list[Any] = []
     for chunk in _chunks(footer, position):
-        found = chunk.statistics
-        if found.null_count == chunk.num_values:
+        statistics = chunk.statistics
+        if statistics.null_count == chunk.num_values:
             continue
-        if not found.has_min_max:
+        if not statistics.has_min_max:
             return None, None
         try:
-            lows.append(found.min)
-            highs.append(found.max)
+            lows.append(statistics.min)
+            highs.append(statistics.max)
         except (ValueError, OverflowError):
             # No value of Python's: text that is no UTF-8, a date after the year 9999.
             return None, None

@@ -75,11 +75,11 @@ class Stager:
     def _write_part(self, values: PartitionKey, rows: pa.RecordBatch) -> None:
         most = self._plan.max_records
         while most is not None and rows.num_rows:
-            there = self._open[values].counter.rows if values in self._open else 0
-            some = rows.slice(0, most - there)
-            rows = rows.slice(some.num_rows)
-            self._write_rows(values, some)
-            if there + some.num_rows == most and values in self._open:
+            written = self._open[values].counter.rows if values in self._open else 0
+            part = rows.slice(0, most - written)
+            rows = rows.slice(part.num_rows)
+            self._write_rows(values, part)
+            if written + part.num_rows == most and values in self._open:
                 self._close(values)
         if most is None:
             self._write_rows(values, rows)
@@ -147,7 +147,7 @@ class _OpenFile:
 
     def close(self) -> int:
         """Finish the file; its size."""
-        with _told(self.key):
+        with _storage_errors(self.key):
             self._flush()
             self._writer.close()
             size: int = self._file.tell()
@@ -169,7 +169,7 @@ class _OpenFile:
             _renamed(column, wanted.type)
             for column, wanted in zip(table.columns, self._layout.file_schema, strict=True)
         ]
-        with _told(self.key):
+        with _storage_errors(self.key):
             self._writer.write_table(
                 pa.Table.from_arrays(arrays, schema=self._layout.file_schema),
                 row_group_size=_ROW_GROUP_ROWS,
@@ -214,7 +214,7 @@ def _retyped(array: Any, wanted: pa.DataType) -> Any:
     )
 
 
-class _told:  # noqa: N801 - reads as a word where it is used
+class _storage_errors:  # noqa: N801 - reads as a word where it is used
     """Whatever a store or disk says while a file is written comes out as a StorageError."""
 
     def __init__(self, key: str) -> None:

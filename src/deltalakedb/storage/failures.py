@@ -63,8 +63,8 @@ def said(error: Exception) -> str:
     document = _DOCUMENT.search(line)
     if document is None:
         return line
-    found = [part[1].strip() for pattern in _SAID if (part := pattern.search(text))]
-    return f"{line[: document.start()].rstrip(': ')}{': ' if found else ''}{': '.join(found)}"
+    parts = [part[1].strip() for pattern in _SAID if (part := pattern.search(text))]
+    return f"{line[: document.start()].rstrip(': ')}{': ' if parts else ''}{': '.join(parts)}"
 
 
 def translate(error: Exception, what: str, why: str) -> StorageError:
@@ -114,13 +114,13 @@ def _is_lasting(error: Exception) -> bool:
 
 def _status(error: Exception) -> int | None:
     """The status of the HTTP answer, if there was one."""
-    found = _STATUS.search(str(error))
-    return None if found is None else int(found[1])
+    match = _STATUS.search(str(error))
+    return None if match is None else int(match[1])
 
 
 def _number(error: Exception) -> int | None:
     """The number of a system error."""
     if isinstance(error, OSError):
         return error.errno
-    found = _SYSTEM.search(str(error))
-    return None if found is None else int(found[1])
+    match = _SYSTEM.search(str(error))
+    return None if match is None else int(match[1])

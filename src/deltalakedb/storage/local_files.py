@@ -148,8 +148,8 @@ def list_files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
     while waiting:
         name, above = waiting.pop()
         try:
-            found = (folder / name).stat()
-            inode = (found.st_dev, found.st_ino)
+            status = (folder / name).stat()
+            inode = (status.st_dev, status.st_ino)
             if inode in above:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(folder / name))
             entries = os.scandir(folder / name)
@@ -189,10 +189,10 @@ def create_file(path: Path, data: bytes, *, settle: bool, staged: NewFile | None
     What was `staged` has the content already.
     """
     with staged or stage_file(path, data) as file:
-        made = file.create()
-    if made and settle:
+        created = file.create()
+    if created and settle:
         sync_folder(path.parent)
-    return made
+    return created
 
 
 def stage_file(path: Path, data: bytes) -> NewFile:
@@ -314,10 +314,10 @@ def sync_folder(folder: Path) -> None:
 def look_at(path: Path) -> tuple[int, int] | None:
     """Size of a file, and its time in whole milliseconds; None where there is no file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return (found.st_size, found.st_mtime_ns // 1_000_000) if S_ISREG(found.st_mode) else None
+    return (status.st_size, status.st_mtime_ns // 1_000_000) if S_ISREG(status.st_mode) else None
 
 
 def clear_leftovers(folder: Path, *, older_than_seconds: float) -> int:

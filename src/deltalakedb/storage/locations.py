@@ -258,12 +258,12 @@ class FilePlaces:
 
     def _real_folder(self, folder: str) -> str:
         """The folder behind any links; folders are few, and files many."""
-        known = self._real.get(folder)
-        if known is None:
-            known = self._real[folder] = os.path.realpath(folder or "/")
-            if known == "/":
-                known = self._real[folder] = ""
-        return known
+        real = self._real.get(folder)
+        if real is None:
+            real = self._real[folder] = os.path.realpath(folder or "/")
+            if real == "/":
+                real = self._real[folder] = ""
+        return real
 
 
 def _place_of_root(location: str) -> Place:

@@ -82,17 +82,17 @@ def open_object_store(
             client[bare] = value.lower() == "true" if bare in _FLAGS else value
         else:
             config[key.lower()] = value
-    made: Any = from_url
+    factory: Any = from_url
     try:
-        store: ObjectStore = made(
+        store: ObjectStore = factory(
             location, config=config, client_options=client, retry_config=retry
         )
     except (BaseError, ValueError, TypeError) as error:
         # The message may hold a value; its first words name the key.
-        known = ", ".join(sorted(options)) or "none"
+        names = ", ".join(sorted(options)) or "none"
         wrong = next((key for key in config if f"'{key}'" in str(error)), None)
         lost = next((key for key in options if _names_no_file(key, options[key])), None)
-        why = f"Its options do not fit together (given: {known})"
+        why = f"Its options do not fit together (given: {names})"
         if wrong:
             why = f"The option {wrong!r} is not known"
         elif lost:

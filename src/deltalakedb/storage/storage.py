@@ -126,8 +126,8 @@ class Storage:
     def head(self, key: str) -> ObjectInfo | None:
         """Size and time of an object, or None where there is none."""
         if self._folder is not None:
-            found = self._locally(key, "look at", local_files.look_at)
-            return None if found is None else ObjectInfo(key, *found)
+            status = self._locally(key, "look at", local_files.look_at)
+            return None if status is None else ObjectInfo(key, *status)
         try:
             return self._call(key, "look at", lambda store: _info(store.head(key)))
         except ObjectNotFoundError:
@@ -288,11 +288,11 @@ class Storage:
                 self.delete(key)
             return
         for start in range(0, len(keys), _DELETED_AT_ONCE):
-            some = keys[start : start + _DELETED_AT_ONCE]
+            chunk = keys[start : start + _DELETED_AT_ONCE]
             try:
-                self._call(some[0], "delete", lambda store, some=some: store.delete(some))  # type: ignore[misc]
+                self._call(chunk[0], "delete", lambda store, chunk=chunk: store.delete(chunk))  # type: ignore[misc]
             except ObjectNotFoundError:
-                for key in some:
+                for key in chunk:
                     self.delete(key)
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectInfo]:
@@ -315,10 +315,10 @@ class Storage:
 
     def _list_locally(self, folder: Path, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
         try:
-            for name, found in local_files.list_files(folder / prefix):
+            for name, status in local_files.list_files(folder / prefix):
                 key = f"{prefix}/{name}" if prefix else name
                 if key > start_after:
-                    yield _local_info(key, found)
+                    yield _local_info(key, status)
         except OSError as error:
             raise self._translate(error, prefix, "list") from None
 
@@ -378,8 +378,8 @@ class Storage:
 # --- obstore ------------------------------------------------------------------------------
 
 
-def _local_info(key: str, found: os.stat_result) -> ObjectInfo:
-    return ObjectInfo(key, found.st_size, found.st_mtime_ns // 1_000_000)
+def _local_info(key: str, status: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(key, status.st_size, status.st_mtime_ns // 1_000_000)
 
 
 def _info(meta: Mapping[str, Any]) -> ObjectInfo:
@@ -397,9 +397,9 @@ def _update_object(
     for turn in range(_UPDATES):
         mode: Any
         try:
-            found = store.get(key)
-            current: bytes | None = bytes(found.bytes())
-            marks = {name: found.meta[name] for name in ("e_tag", "version")}
+            result = store.get(key)
+            current: bytes | None = bytes(result.bytes())
+            marks = {name: result.meta[name] for name in ("e_tag", "version")}
             mode = {name: mark for name, mark in marks.items() if mark is not None}
             conditional = conditional and bool(mode)
         except FileNotFoundError as error:

@@ -89,7 +89,7 @@ def as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if batch.schema.types == schema.types:
         return pa.record_batch(batch.columns, schema=schema)
     arrays = []
-    for found, kind in zip(batch.columns, schema.types, strict=True):
-        plain = found.storage if isinstance(found, pa.ExtensionArray) else found
+    for column, kind in zip(batch.columns, schema.types, strict=True):
+        plain = column.storage if isinstance(column, pa.ExtensionArray) else column
         arrays.append(plain if plain.type == kind else plain.cast(kind))
     return pa.record_batch(arrays, schema=schema)

@@ -240,10 +240,10 @@ def changes(
         committer=committer,
         limit=limit,
     )
-    found = [ChangeLine(session.decode_text(row[1]), *_version(session, row[2:])) for row in rows]
-    if len(found) == limit:
-        return Changes(found, (found[-1].committed_at, str(rows[-1][0])))
-    return Changes(found, None if end is None else first)
+    lines = [ChangeLine(session.decode_text(row[1]), *_version(session, row[2:])) for row in rows]
+    if len(lines) == limit:
+        return Changes(lines, (lines[-1].committed_at, str(rows[-1][0])))
+    return Changes(lines, None if end is None else first)
 
 
 class Stretch(NamedTuple):
@@ -287,9 +287,9 @@ def versions(
         committer=committer,
         limit=limit,
     )
-    found = [_version(session, row) for row in rows]
-    following = found[-1].version if len(found) == limit else first
-    return Stretch(found, following if following > floor else None)
+    lines = [_version(session, row) for row in rows]
+    following = lines[-1].version if len(lines) == limit else first
+    return Stretch(lines, following if following > floor else None)
 
 
 def _version(session: Session, row: Sequence[Any]) -> VersionLine:
@@ -330,11 +330,11 @@ def growth(session: Session, table_id: str, *, points: int) -> list[Growth]:
     first, last = int(ends[0][0]), int(ends[-1][0])
     step = max(1, -(-(last - first) // points))
     rows = session.run("browse_growth", table_id=table_id, first=first, last=last, step=step)
-    found = [Growth(*row) for row in rows]
-    if not found or found[-1].version != last:
+    growth_points = [Growth(*row) for row in rows]
+    if not growth_points or growth_points[-1].version != last:
         rows = session.run("browse_growth", table_id=table_id, first=last, last=last, step=1)
-        found += [Growth(*row) for row in rows]
-    return found
+        growth_points += [Growth(*row) for row in rows]
+    return growth_points
 
 
 class Activity(NamedTuple):
@@ -440,7 +440,7 @@ def files(
     is_all = sum(int(row[1]) for row in rows) < SORTED
     if newest == oldest and not is_all:
         return _added(session, table_id, limit=limit, after=(version, path, dv_id))
-    found = _files(
+    lines = _files(
         session,
         "browse_files",
         table_id=table_id,
@@ -451,10 +451,10 @@ def files(
         dv_id=dv_id,
         limit=limit,
     )
-    if len(found) == limit:
-        last = found[-1]
-        return Files(found, (last.added_version, last.path, last.dv_id))
-    return Files(found, None if is_all else (oldest, "", ""))
+    if len(lines) == limit:
+        last = lines[-1]
+        return Files(lines, (last.added_version, last.path, last.dv_id))
+    return Files(lines, None if is_all else (oldest, "", ""))
 
 
 def _added(session: Session, table_id: str, *, limit: int, after: tuple[int, str, str]) -> Files:
@@ -471,15 +471,15 @@ def _added(session: Session, table_id: str, *, limit: int, after: tuple[int, str
             fix="Run `deltalakedb rebuild`",
         )
     last = (session.decode_text(row[0]), session.decode_text(row[1]))
-    found = _files(
+    lines = _files(
         session, "browse_added", **begin, last_path=last[0], last_dv_id=last[1], limit=limit
     )
-    if len(found) == limit:
-        return Files(found, (version, found[-1].path, found[-1].dv_id))
+    if len(lines) == limit:
+        return Files(lines, (version, lines[-1].path, lines[-1].dv_id))
     if end is not None:
-        return Files(found, (version, *last))
+        return Files(lines, (version, *last))
     older = session.run("browse_files_ahead", table_id=table_id, version=version - 1, limit=1)
-    return Files(found, (int(older[0][0]), "", "") if older else None)
+    return Files(lines, (int(older[0][0]), "", "") if older else None)
 
 
 def _files(session: Session, query: str, **asked: Any) -> list[FileLine]:

@@ -186,10 +186,10 @@ class HistoryWriter:
                 session.insert_columns(relation, self._table_id, columns)
         rows: dict[Relation, list[Row]] = {}
         for version, actions in others:
-            for relation, found in to_rows(self._table_id, version, actions).items():
-                rows.setdefault(relation, []).extend(found)
-        for relation, found in rows.items():
-            session.insert(relation, found)
+            for relation, new_rows in to_rows(self._table_id, version, actions).items():
+                rows.setdefault(relation, []).extend(new_rows)
+        for relation, new_rows in rows.items():
+            session.insert(relation, new_rows)
 
     def write_versions(
         self, session: Session, versions: Sequence[Row], status: Sequence[Row]

@@ -170,8 +170,8 @@ class DuckdbSession(Session):
         self, sql: str, params: Mapping[str, object], *, size: int
     ) -> Iterator[Sequence[Row]]:
         with self._translated():
-            found = self._connection.execute(sql, params or None)
-            while rows := found.fetchmany(size):
+            result = self._connection.execute(sql, params or None)
+            while rows := result.fetchmany(size):
                 yield _plain(rows)
 
     def execute_count(self, sql: str, params: Mapping[str, object]) -> int:
@@ -199,8 +199,8 @@ class DuckdbSession(Session):
         if head is None:
             return None
         if timestamp is not None:
-            found = self.one("version_at_timestamp", timestamp=timestamp, **key)
-            version = None if found is None else found[0]
+            at_time = self.one("version_at_timestamp", timestamp=timestamp, **key)
+            version = None if at_time is None else at_time[0]
         elif version is None:
             version = head[0]
         ledger = self.one("open_ledger", version=version, **key)
@@ -208,13 +208,13 @@ class DuckdbSession(Session):
             return (head[0], None)
         newest: dict[str, int | None] = dict(self.run("newest_updates", version=version, **key))
         rows: Row = ()
-        for kind, relation, known in (
+        for kind, relation, cached in (
             ("metadata", METADATA_UPDATES, known_metadata),
             ("protocol", PROTOCOL_UPDATES, known_protocol),
         ):
             wanted = newest[kind]
             row = (None,) * len(relation.columns)
-            if wanted not in (None, known):
+            if wanted not in (None, cached):
                 sql = _by_version(relation)
                 row = self.execute(sql, {"version": wanted, **key})[0]
             rows += row
@@ -232,12 +232,12 @@ class DuckdbSession(Session):
         # Some at a time: a result with all of them would be put together in memory first, and
         # nobody could decode one while the next is read. As Arrow, not as bytes of Python: those
         # are copied once more, to memory that is new each time.
-        found = {row[0]: row[2:] for row in self.page_list_at(table_id, version)}
-        numbers = list(found)
+        pages = {row[0]: row[2:] for row in self.page_list_at(table_id, version)}
+        numbers = list(pages)
         for start in range(0, len(numbers), _PAGES_AT_ONCE):
-            some = numbers[start : start + _PAGES_AT_ONCE]
-            for number, files in self._pages(table_id, version, some[0], some[-1]):
-                yield (files, *found[number])
+            chunk = numbers[start : start + _PAGES_AT_ONCE]
+            for number, files in self._pages(table_id, version, chunk[0], chunk[-1]):
+                yield (files, *pages[number])
 
     def _pages(
         self, table_id: str, version: int, first: int, last: int
@@ -600,10 +600,10 @@ def _is_sqlite(target: Path) -> bool:
     Closing a file drops every lock that this process has on it.
     """
     try:
-        found = target.stat()
+        status = target.stat()
         for number in os.listdir("/dev/fd"):  # noqa: PTH208 - names are all that is needed
             with suppress(OSError):
-                if os.path.samestat(os.fstat(int(number)), found):
+                if os.path.samestat(os.fstat(int(number)), status):
                     return False
         with target.open("rb") as file:
             return file.read(16) == b"SQLite format 3\0"

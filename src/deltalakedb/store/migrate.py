@@ -62,14 +62,14 @@ class Applied:
 
 def load_migrations(engine: Engine) -> Sequence[Migration]:
     """The migrations of `engine`, in order."""
-    found = _load(files("deltalakedb.store") / "sql" / engine / "migrations")
-    expected = list(range(1, len(found) + 1))
-    if [migration.version for migration in found] != expected:
+    migrations = _load(files("deltalakedb.store") / "sql" / engine / "migrations")
+    expected = list(range(1, len(migrations) + 1))
+    if [migration.version for migration in migrations] != expected:
         raise MigrationError(
-            f"The {engine} migrations of this installation are not numbered 1 to {len(found)}",
+            f"The {engine} migrations of this installation are not numbered 1 to {len(migrations)}",
             fix="Reinstall deltalakedb",
         )
-    return found
+    return migrations
 
 
 def load_optional(engine: Engine) -> Mapping[str, Migration]:
@@ -149,8 +149,8 @@ class Migrator:
         A SQLite file that did not exist is there afterwards with its schema, or not at all.
         """
         goal = self._migrations[-1].version if target is None else self._known(target)
-        made = self._make_new(goal)
-        return self._up(goal) if made is None else made
+        created = self._make_new(goal)
+        return self._up(goal) if created is None else created
 
     def _make_new(self, goal: int) -> Sequence[Migration] | None:
         """What was applied to a catalog that was not there at all; None where one is."""
@@ -181,11 +181,11 @@ class Migrator:
             applied = _recorded(session)
             self._pending(applied)
             optional = {m.version: m for m in load_optional(self._dialect.engine).values()}
-            known = {m.version: m for m in self._migrations} | optional
+            migrations = {m.version: m for m in self._migrations} | optional
             for record in sorted(applied, key=lambda a: a.version, reverse=True):
                 if record.version > target:
-                    self._revert(session, known[record.version])
-                    done.append(known[record.version])
+                    self._revert(session, migrations[record.version])
+                    done.append(migrations[record.version])
         return done
 
     def apply_optional(self, name: str) -> bool:
@@ -237,19 +237,19 @@ class Migrator:
         return target
 
     def _optional(self, name: str) -> Migration:
-        known = load_optional(self._dialect.engine)
-        if name not in known:
+        available = load_optional(self._dialect.engine)
+        if name not in available:
             raise ConfigurationError(
                 f"There is no optional migration {name!r} for {self._dialect.engine}",
-                fix=f"Known: {', '.join(sorted(known)) or 'none'}",
+                fix=f"Known: {', '.join(sorted(available)) or 'none'}",
             )
-        return known[name]
+        return available[name]
 
     def _pending(self, applied: Sequence[Applied]) -> list[Migration]:
         """Check what was applied against this release, and return the rest."""
         where = self._dialect.url.display
         optional = {m.version: m for m in load_optional(self._dialect.engine).values()}
-        known = {m.version: m for m in self._migrations} | optional
+        migrations = {m.version: m for m in self._migrations} | optional
         newest = self._migrations[-1].version
         for record in applied:
             if newest < record.version < _FIRST_OPTIONAL:
@@ -259,7 +259,7 @@ class Migrator:
                     why="A newer deltalakedb has migrated it",
                     fix="Upgrade deltalakedb here",
                 )
-            migration = known.get(record.version)
+            migration = migrations.get(record.version)
             if migration is None:
                 raise MigrationError(
                     f"{where} records migration {record.version:04d}_{record.name}, "
@@ -273,9 +273,9 @@ class Migrator:
                     why="A migration must never change after it was applied",
                     fix="Install an unmodified release",
                 )
-        there = {record.version for record in applied}
-        missing = [m for m in self._migrations if m.version not in there]
-        regular = [v for v in there if v < _FIRST_OPTIONAL]
+        applied_versions = {record.version for record in applied}
+        missing = [m for m in self._migrations if m.version not in applied_versions]
+        regular = [v for v in applied_versions if v < _FIRST_OPTIONAL]
         if missing and regular and missing[0].version < max(regular):
             raise MigrationError(
                 f"{where} lacks migration {missing[0].version:04d}_{missing[0].name}, "

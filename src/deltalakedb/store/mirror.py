@@ -270,13 +270,13 @@ def overview(session: Session) -> Sequence[Overview]:
     """Every table with what the mirror still has to do for it."""
     session.read_all()
     decode = session.decode_text
-    found = []
+    tables = []
     for row in session.run("mirror_overview"):
         drift = None if row[18] is None else json.loads(row[18])
         lease = MirrorTable(
             row[13], int(row[14] or 0), int(row[15] or 0), row[16], row[17], 0, drift
         )
-        found.append(
+        tables.append(
             Overview(
                 table_id=row[0],
                 name=decode(row[1]),
@@ -294,4 +294,4 @@ def overview(session: Session) -> Sequence[Overview]:
                 lease=lease,
             )
         )
-    return found
+    return tables

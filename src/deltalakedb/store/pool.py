@@ -221,8 +221,8 @@ class Pool(Generic[C]):
         """
         thread = threading.get_ident()
         places = [place for place in list(self._places) if place.thread == thread]
-        found = [None if place.owner is None else place.owner() for place in places]
-        return [owner for owner in found if owner is not None]
+        owners = [None if place.owner is None else place.owner() for place in places]
+        return [owner for owner in owners if owner is not None]
 
     def close(self) -> None:
         """Close idle connections now, and those in use when they come back."""

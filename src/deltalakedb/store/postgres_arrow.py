@@ -292,9 +292,9 @@ def _translate(error: dbapi.Error, url: CatalogUrl) -> DeltaLakeDbError:
 
 
 def _conninfo(url: CatalogUrl) -> str:
-    given = [f"{name}={text}" for name, text in driver_options(url).items()]
+    options = [f"{name}={text}" for name, text in driver_options(url).items()]
     joint = "&" if "?" in url.target else "?"
-    return url.target + (joint + "&".join(given) if given else "")
+    return url.target + (joint + "&".join(options) if options else "")
 
 
 def _settings(url: CatalogUrl) -> str:
@@ -409,9 +409,9 @@ def _is_plain(column: pa.ChunkedArray, kind: Kind) -> bool:
     if kind is Kind.MAP:
         # Many files share a partition.
         maps = column.unique()
-        found = pc.match_substring_regex(maps, _ENCODED_MAP)
-        found = pc.or_(found, pc.greater(pc.binary_length(maps), _LONG))
-        if pc.any(found).as_py():
+        encoded = pc.match_substring_regex(maps, _ENCODED_MAP)
+        encoded = pc.or_(encoded, pc.greater(pc.binary_length(maps), _LONG))
+        if pc.any(encoded).as_py():
             return False
         column = pa.chunked_array([maps])
     return not any(mark in text for text in map(_bytes, column.chunks) for mark in _ENCODED)

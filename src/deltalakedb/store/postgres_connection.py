@@ -207,11 +207,11 @@ def is_working(url: CatalogUrl, backend: int | None) -> bool:
 def settings(url: CatalogUrl) -> dict[str, str]:
     """What the catalog sets for its sessions, or where they are shared, for its transactions."""
     # 0 would mean to wait for ever.
-    found = {"lock_timeout": f"{max(1, int(url.timeout * 1000))}ms"}
-    found |= dict.fromkeys(_PLANNER, "off")
+    values = {"lock_timeout": f"{max(1, int(url.timeout * 1000))}ms"}
+    values |= dict.fromkeys(_PLANNER, "off")
     if url.schema is not None:
-        found["search_path"] = sql.Identifier(url.schema).as_string()
-    return found
+        values["search_path"] = sql.Identifier(url.schema).as_string()
+    return values
 
 
 # --- errors ---------------------------------------------------------------------------

@@ -30,10 +30,10 @@ _STYLES: Mapping[Engine, Callable[[str], str]] = {
 def load_queries(engine: Engine) -> Mapping[str, str]:
     """Every named query of `engine`, with parameters in its driver's style."""
     folder = files("deltalakedb.store") / "sql"
-    found: dict[str, str] = {}
+    queries: dict[str, str] = {}
     for name in ("queries.sql", "bulk.sql", "browse.sql", f"{engine}/queries.sql"):
-        found.update(_split((folder / name).read_text("utf-8")))
-    return {name: rewrite(sql, engine) for name, sql in found.items()}
+        queries.update(_split((folder / name).read_text("utf-8")))
+    return {name: rewrite(sql, engine) for name, sql in queries.items()}
 
 
 def _split(text: str) -> dict[str, str]:

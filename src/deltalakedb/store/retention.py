@@ -111,7 +111,7 @@ def oldest_to_keep(session: Session, table_id: str, cutoff_ms: int) -> int | Non
     waiting = session.one("first_unpublished", table_id=table_id)
     if row is None:
         return None
-    return min(int(found[0]) for found in (row, waiting) if found and found[0] is not None)
+    return min(int(oldest[0]) for oldest in (row, waiting) if oldest and oldest[0] is not None)
 
 
 # --- rows on their way out, and back ------------------------------------------------------
@@ -222,8 +222,8 @@ def _reader(relation: Relation, session: Session) -> Callable[[Row], Row]:
 
 
 def _list(value: Any) -> Sequence[str]:
-    found: Sequence[str] = json.loads(value) if isinstance(value, str) else value
-    return found
+    items: Sequence[str] = json.loads(value) if isinstance(value, str) else value
+    return items
 
 
 def _decode_document(text: str, decode: Callable[[str], str]) -> str:

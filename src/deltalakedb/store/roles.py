@@ -40,7 +40,7 @@ class Rights:
     def roles(self) -> tuple[str, ...]:
         """Which of the roles it has, or as good as."""
         has = ((READER, self.reads), (WRITER, self.commits), (MIRROR, self.publishes))
-        return tuple(name for name, there in has if there)
+        return tuple(name for name, granted in has if granted)
 
     def grant(self, *roles: str) -> str:
         """What the owner has to do so that this role gets others."""

@@ -110,9 +110,9 @@ def planned_rows(files: Iterable[Row], plan: Plan) -> list[Row]:
 
 def decode_map(text: str, decode: Callable[[str], str]) -> str:
     """The JSON text of a map whose strings the engine may have stored in another form."""
-    found = json.loads(text)
-    changed = {decode(k): v if v is None else decode(v) for k, v in found.items()}
-    return text if changed == found else _compact(changed)
+    document = json.loads(text)
+    changed = {decode(k): v if v is None else decode(v) for k, v in document.items()}
+    return text if changed == document else _compact(changed)
 
 
 def from_row(relation: Relation, row: Row, session: Session) -> Action:

@@ -153,9 +153,9 @@ class SqliteSession(Session):
 
     def write_keys(self, rows: Sequence[Row]) -> None:
         statement = load_queries("sqlite")["write_keys"]
-        given = [dict(zip(KEY_PARAMETERS, row, strict=True)) for row in rows]
+        parameters = [dict(zip(KEY_PARAMETERS, row, strict=True)) for row in rows]
         try:
-            self._connection.executemany(statement, given)
+            self._connection.executemany(statement, parameters)
         except sqlite3.Error as error:
             raise _translate(error, self._url) from error
 
@@ -377,7 +377,7 @@ class SqliteDialect(Dialect):
         fresh = target.with_name(f".{uuid.uuid4().hex}.new")
         other = SqliteDialect(replace(self.url, target=str(fresh)))
         try:
-            made = fill(other)
+            result = fill(other)
             other._empty_wal()
             other.close()
             os.link(fresh, target)
@@ -389,7 +389,7 @@ class SqliteDialect(Dialect):
             for suffix in ("", "-wal", "-shm", "-journal"):
                 Path(f"{fresh}{suffix}").unlink(missing_ok=True)
         _sync_folder(target.parent)
-        return made
+        return result
 
     def _empty_wal(self) -> None:
         """Bring everything into the file itself; an error where there is no room for it."""

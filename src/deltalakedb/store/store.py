@@ -56,7 +56,7 @@ from deltalakedb.store.rows import (
     planned_rows,
     to_rows,
 )
-from deltalakedb.store.table_lookup import gone
+from deltalakedb.store.table_lookup import not_registered
 from deltalakedb.store.url import parse_url
 from deltalakedb.telemetry import Metrics
 
@@ -278,27 +278,27 @@ class Store:
 
         None of a version that has expired, though a later one may still need some of them.
         """
-        found: list[Action] = []
+        actions: list[Action] = []
         record = self.version(session, table_id, version)
         if record is None:
-            return found
+            return actions
         if record.commit_info is not None:
-            found.append(record.commit_info)
+            actions.append(record.commit_info)
         for relation in ACTION_RELATIONS:
             params = {"table_id": table_id, "version": version}
             rows = session.execute(_actions_query(session.engine, relation), params)
-            found.extend(from_row(relation, row, session) for row in rows)
-        return found
+            actions.extend(from_row(relation, row, session) for row in rows)
+        return actions
 
     def metadata_at(self, session: Session, table_id: str, version: int) -> Metadata | None:
         """The newest metaData at a version."""
-        found = self._newest(session, METADATA_UPDATES, table_id, version)
-        return found if isinstance(found, Metadata) else None
+        metadata = self._newest(session, METADATA_UPDATES, table_id, version)
+        return metadata if isinstance(metadata, Metadata) else None
 
     def protocol_at(self, session: Session, table_id: str, version: int) -> Protocol | None:
         """The newest protocol at a version."""
-        found = self._newest(session, PROTOCOL_UPDATES, table_id, version)
-        return found if isinstance(found, Protocol) else None
+        protocol = self._newest(session, PROTOCOL_UPDATES, table_id, version)
+        return protocol if isinstance(protocol, Protocol) else None
 
     def _newest(
         self, session: Session, relation: Relation, table_id: str, version: int
@@ -357,8 +357,8 @@ class Store:
     ) -> DomainMetadata | None:
         """The newest action of a metadata domain at a version."""
         row = session.one("newest_domain", table_id=table_id, domain=domain, version=version)
-        found = None if row is None else from_row(DOMAIN_METADATA, row, session)
-        return found if isinstance(found, DomainMetadata) else None
+        action = None if row is None else from_row(DOMAIN_METADATA, row, session)
+        return action if isinstance(action, DomainMetadata) else None
 
     def update_table(
         self,
@@ -393,15 +393,15 @@ class Store:
     ) -> TableRecord:
         """Let files of a table lie below more locations; its record with all of them."""
         self.lock_head(session, table.table_id)
-        known = _table(session, session.one("table_by_id", table_id=table.table_id))
-        if known is None:
-            raise gone(session, table)
-        allowed = tuple(dict.fromkeys((*known.allowed_roots, *roots)))
-        if allowed != known.allowed_roots:
+        record = _table(session, session.one("table_by_id", table_id=table.table_id))
+        if record is None:
+            raise not_registered(session, table)
+        allowed = tuple(dict.fromkeys((*record.allowed_roots, *roots)))
+        if allowed != record.allowed_roots:
             session.changed(
                 "set_allowed_roots", table_id=table.table_id, allowed_roots=roots_text(allowed)
             )
-        return replace(known, allowed_roots=allowed)
+        return replace(record, allowed_roots=allowed)
 
     def replan(self, session: Session, table_id: str, plan: Plan) -> None:
         """Make the keys of every file of a table anew, a page at a time."""
@@ -445,9 +445,9 @@ class Store:
         wanted = list(dict.fromkeys(paths))
         if not wanted:
             return {}
-        found = session.run("live_among", table_id=table_id, paths=session.array(wanted))
+        rows = session.run("live_among", table_id=table_id, paths=session.array(wanted))
         decode = session.decode_text
-        return {(decode(path), decode(dv_id)): int(size) for path, dv_id, size in found}
+        return {(decode(path), decode(dv_id)): int(size) for path, dv_id, size in rows}
 
     def forget_pages(self, session: Session, table_id: str) -> None:
         """Drop the pages of a table: every listing then comes from dl_active_files."""

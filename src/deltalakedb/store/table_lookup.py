@@ -26,13 +26,13 @@ def find_table(store: Store, session: Session, name: object) -> TableRecord:
         raise InvalidArgumentError(
             f"{name!r} is no name of a table", fix="Pass its name or its location as text"
         )
-    found = store.table_by_name(session, name)
+    table = store.table_by_name(session, name)
     location = None
-    if found is None:
+    if table is None:
         location = as_location(name)
         if location is not None:
-            found = store.table_by_location(session, location)
-    if found is None:
+            table = store.table_by_location(session, location)
+    if table is None:
         left = newest_export(session, name, location)
         if left is not None:
             raise exported_error(left)
@@ -41,7 +41,7 @@ def find_table(store: Store, session: Session, name: object) -> TableRecord:
             f"{store.dialect.url.display} has no table {name!r}",
             fix=f"Did you mean {close!r}?" if close else "See lake.tables()",
         )
-    return found
+    return table
 
 
 def as_location(name: str) -> str | None:
@@ -54,11 +54,11 @@ def as_location(name: str) -> str | None:
         return None
 
 
-def _closest(name: str, known: list[str]) -> str | None:
+def _closest(name: str, names: list[str]) -> str | None:
     import difflib
 
-    found = difflib.get_close_matches(name, known, n=1)
-    return found[0] if found else None
+    matches = difflib.get_close_matches(name, names, n=1)
+    return matches[0] if matches else None
 
 
 def table_exists(name: str, location: str, other: str, other_location: str) -> TableExistsError:
@@ -104,11 +104,11 @@ def newest_export(session: Session, name: str, location: str | None) -> ExportRe
     return _record(session, row)
 
 
-def gone(session: Session, table: TableRecord) -> TableNotFoundError:
+def not_registered(session: Session, table: TableRecord) -> TableNotFoundError:
     """What to tell whoever holds a table that is not in the catalog any more."""
-    found = export_of(session, table.table_id)
-    if found is not None:
-        return exported_error(found)
+    export = export_of(session, table.table_id)
+    if export is not None:
+        return exported_error(export)
     return TableNotFoundError(
         f"Table {table.name!r} is not registered any more",
         why="It was dropped meanwhile",

@@ -72,10 +72,10 @@ class CatalogUrl:
 
 def parse_url(url: str, *, environ: Mapping[str, str] | None = None) -> CatalogUrl:
     """Understand `url`, or raise InvalidUrlError that shows an example but no password."""
-    given: object = url
-    if not isinstance(given, str):
+    text: object = url
+    if not isinstance(text, str):
         raise InvalidUrlError(
-            f"The catalog URL is no text but of type {type(given).__name__}", fix=_EXAMPLES
+            f"The catalog URL is no text but of type {type(text).__name__}", fix=_EXAMPLES
         )
     if not url.strip():
         raise InvalidUrlError("The catalog URL is empty", fix=_EXAMPLES)
@@ -84,9 +84,9 @@ def parse_url(url: str, *, environ: Mapping[str, str] | None = None) -> CatalogU
     engine = _SCHEMES.get(scheme.lower())
     if engine is None or not separator:
         # What precedes "://" is shown only if it is a scheme and no half of somebody's password.
-        shown = repr(scheme) if separator and _SCHEME.fullmatch(scheme) else "no scheme"
+        prefix = repr(scheme) if separator and _SCHEME.fullmatch(scheme) else "no scheme"
         raise InvalidUrlError(
-            f"The catalog URL names no engine that deltalakedb knows ({shown})", fix=_EXAMPLES
+            f"The catalog URL names no engine that deltalakedb knows ({prefix})", fix=_EXAMPLES
         )
     return _server(expanded) if engine == "postgres" else _file(expanded, engine)
 
@@ -218,11 +218,11 @@ def _server(url: str) -> CatalogUrl:
     user, _, password = login.partition(":")
     user = user or quote(options.get("user", ""), safe="")
     hosts = hosts or options.get("host", "")
-    shown = (f"{user}@" if user else "") + hosts + parts.path
+    display = (f"{user}@" if user else "") + hosts + parts.path
     return CatalogUrl(
         engine="postgres",
         target=f"postgresql://{parts.netloc}{parts.path}" + (f"?{query}" if query else ""),
-        display=f"postgresql://{shown}" + (f"?schema={quote(schema)}" if schema else ""),
+        display=f"postgresql://{display}" + (f"?schema={quote(schema)}" if schema else ""),
         schema=schema,
         timeout=_timeout(options),
         pool_size=_pool_size(options),
@@ -251,12 +251,12 @@ def _options(query: str) -> dict[str, str]:
 
 
 def _secrets(options: Mapping[str, str], password: str = "") -> tuple[str, ...]:
-    found = [password, unquote(password)]
+    secrets = [password, unquote(password)]
     for name, value in options.items():
         if _SECRET_OPTION.search(name):
-            found += [value, quote(value, safe="")]
+            secrets += [value, quote(value, safe="")]
     # The longest first: a secret may be part of another one.
-    return tuple(sorted({text for text in found if text}, key=len, reverse=True))
+    return tuple(sorted({text for text in secrets if text}, key=len, reverse=True))
 
 
 def _timeout(options: Mapping[str, str]) -> float:

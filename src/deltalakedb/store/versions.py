@@ -78,16 +78,16 @@ def _updated(session: Session, row: Row, known: Known) -> Known:
     if metadata_version != known.metadata_version:
         metadata = None
         if metadata_version is not None:
-            found = from_row(METADATA_UPDATES, row[_METADATA:_PROTOCOL], session)
-            metadata = cast("Metadata", found)
+            action = from_row(METADATA_UPDATES, row[_METADATA:_PROTOCOL], session)
+            metadata = cast("Metadata", action)
         known = known._replace(
             metadata_version=-1 if metadata is None else metadata_version, metadata=metadata
         )
     if protocol_version != known.protocol_version:
         protocol = None
         if protocol_version is not None:
-            found = from_row(PROTOCOL_UPDATES, row[_PROTOCOL:], session)
-            protocol = cast("Protocol", found)
+            action = from_row(PROTOCOL_UPDATES, row[_PROTOCOL:], session)
+            protocol = cast("Protocol", action)
         known = known._replace(
             protocol_version=-1 if protocol is None else protocol_version, protocol=protocol
         )

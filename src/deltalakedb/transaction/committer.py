@@ -45,7 +45,7 @@ from deltalakedb.errors import (
 )
 from deltalakedb.store import Counts, Payload, VersionRecord, account
 from deltalakedb.store.mirror import drift_way_out, mirror_table
-from deltalakedb.store.table_lookup import gone, table_exists
+from deltalakedb.store.table_lookup import not_registered, table_exists
 from deltalakedb.telemetry import Metrics, event, span
 from deltalakedb.transaction.attempt import Attempt, IsolationLevel, isolation_of
 from deltalakedb.transaction.change import Change, Committed, TableRead, new_uuid
@@ -362,7 +362,7 @@ class Committer:
             return
         head = self._store.lock_head(session, work.table_id)
         if head is None:
-            raise gone(session, work.change.table)
+            raise not_registered(session, work.change.table)
         self._refuse_older(work, head, state.version)
         if head - state.version > _WINNERS_UNDER_LOCK:
             raise _TooFarBehindError
@@ -519,7 +519,7 @@ class Committer:
         """Check the commits since tables were read against what was read of them."""
         for read in reads:
             if heads.get(read.table_id) is None:
-                raise gone(session, read.table)
+                raise not_registered(session, read.table)
             if read.lag(heads) > 0:
                 records = self._store.versions_after(session, read.table_id, read.state.version)
                 read.state = self._past(session, read.table, read.state, read.attempt, records)

@@ -49,7 +49,7 @@ from deltalakedb.snapshot.resolve import resolve
 from deltalakedb.snapshot.snapshot import snapshot_of
 from deltalakedb.snapshot.tracked import EVERYTHING, watched
 from deltalakedb.staging.sinks import Sinks
-from deltalakedb.store.table_lookup import gone
+from deltalakedb.store.table_lookup import not_registered
 from deltalakedb.transaction.attempt import ReadSet, merge_read_sets
 from deltalakedb.transaction.change import TableRead
 from deltalakedb.transaction.open import AnyAction, OpenChange, check_app_txn
@@ -149,7 +149,7 @@ class Transaction:
         if version is not None:
             return version
         if self._store.head(session, table.table_id) is None:
-            raise gone(session, table)
+            raise not_registered(session, table)
         raise TableNotFoundError(
             f"Table {table.name!r} was created after this transaction began",
             why="A transaction sees all tables as they were when it first asked for one",
