@@ -142,15 +142,31 @@ def keep_for_ever(thing: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
+class _ParentOnly:
+    """A generator that only the process that started it may resume or close.
+
+    A child keeps its copy for ever from the moment of the fork: when an interpreter ends, it closes
+    suspended generators after the modules that would tell parent and child apart are gone.
+    """
+
+    def __init__(self, generator: Generator[object, None, None]) -> None:
+        self._generator = generator
+        self.is_forked = False
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        self.is_forked = True
+        keep_for_ever(self._generator)
+
+
 def owned(batches: Generator[T, None, None], what: str) -> Generator[T, None, None]:
     """The same, closed at the end; a child neither goes on with it nor closes it."""
     process = Process()
+    parent_only = _ParentOnly(batches)
     try:
         for batch in batches:
             yield batch
             process.check(what, "Start it again in this process")
     finally:
-        if process.is_this:
+        if not parent_only.is_forked:
             batches.close()
-        else:
-            keep_for_ever(batches)

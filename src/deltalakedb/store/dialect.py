@@ -14,6 +14,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from deltalakedb.actions.planning import SLOTS
+from deltalakedb.errors import ForkedProcessError
 from deltalakedb.store.pool import C, Pool
 from deltalakedb.store.queries import load_queries, rewrite
 from deltalakedb.store.relations import Relation
@@ -206,17 +207,20 @@ class Transaction(ABC, Generic[C, S]):
     """One transaction on a connection of a pool: committed on success, else rolled back.
 
     After an interrupt its connection is closed: the driver may have been in the middle of anything.
+    A forked child neither commits nor rolls back: the connection is its parent's.
     It is a class, because a generator would cost every commit more, and because the pool takes a
     connection back whose transaction is collected.
     """
 
-    __slots__ = ("__weakref__", "_connection", "_pool")
+    __slots__ = ("__weakref__", "_connection", "_forks", "_pool")
 
     def __init__(self, pool: Pool[C]) -> None:
         self._pool = pool
         self._connection: C
+        self._forks: int
 
     def __enter__(self) -> S:
+        self._forks = self._pool.forks
         try:
             return self._begun()
         except Exception:
@@ -229,6 +233,14 @@ class Transaction(ABC, Generic[C, S]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _traceback: object
     ) -> None:
+        if self._pool.forks != self._forks:
+            if kind is None:
+                raise ForkedProcessError(
+                    "The transaction cannot be committed in this process",
+                    why="it belongs to the process that forked this one",
+                    fix="Begin it again in this process",
+                )
+            return
         is_known = False
         try:
             if kind is None:

@@ -81,6 +81,8 @@ class Pool(Generic[C]):
         self._left_open = left_open
         self._forking: int | None = None
         """The thread that is about to fork, which others let go first."""
+        self.forks = 0
+        """Number of forks between the process that made the pool and this one."""
         _pools.add(self)
 
     def acquire(self, owner: object, *, timeout: float | None = None) -> C:
@@ -253,6 +255,7 @@ class Pool(Generic[C]):
         keep_for_ever(self._places)
         if self._left_open is not None and self._places:
             self._left_open()
+        self.forks += 1
         self._forking = None
         self._lock = threading.Lock()
         self._places = []
