@@ -1,7 +1,9 @@
-"""What an error advises to do in Python, for whoever has no Python at hand.
+"""Render the fixes in a message for the command line or for Spark.
 
-An error says `lake.drop_table('sales.orders', force=True)`; at the command line, and on the
-operations page, that is `deltalakedb drop sales.orders --force`.
+An error says "`lake.drop_table('sales.orders', force=True)`" (`errors.Fix`). The command line and
+the operations page say "`deltalakedb drop sales.orders --force`"; Spark has no `lake`, and says
+"`connect(…).drop_table('sales.orders', force=True)`". Only code spans change: quoted names, URLs
+and the messages of other programs stay as they are.
 """
 
 from __future__ import annotations
@@ -9,11 +11,13 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-# What an error advises to call, and the command that does it.
-_COMMANDS: Final[Mapping[str, str]] = {
+from deltalakedb.errors import Fix, Option
+
+# Each call that an error may name, and its command.
+COMMANDS: Final[Mapping[str, str]] = {
     "lake.adopt": "adopt",
     "lake.clone_table": "clone",
     "lake.convert_table": "convert",
@@ -35,82 +39,118 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "snapshot.files": "files",
     "table.history": "history",
 }
-# Arguments that are called the same on the command line, and those with one value that are not.
-_OPTIONS: Final = {
+# Keyword arguments that have an option with a value, and those that have a flag.
+OPTIONS: Final[Mapping[str, str]] = {
     name: f"--{name.replace('_', '-')}"
     for name in (
         *("archive", "name", "older_than", "partition_schema", "retention_hours", "since"),
         *("timestamp", "until", "version"),
     )
+} | {"storage_options": "--storage-option"}
+FLAGS: Final[Mapping[tuple[str, object], str]] = {
+    ("allow_short_retention", True): "--allow-short-retention",
+    ("drop_features", False): "--keep-features",
+    ("force", True): "--force",
+    ("replace", True): "--replace",
+    ("trust_commits", True): "--trust-commits",
+    ("verify", False): "--no-verify",
 }
-_FLAGS: Final = {
-    "allow_short_retention=True": "--allow-short-retention",
-    "drop_features=False": "--keep-features",
-    "force=True": "--force",
-    "replace=True": "--replace",
-    "verify=False": "--no-verify",
+_SPARK_CALLS: Final[Mapping[str, str]] = {
+    "lake.create_table": "DeltaTable.create(spark, …)",
+    "lake.table": "DeltaTable.forName(spark, {})",
 }
-_WORDS: Final = {"partition_schema": "--partition-schema", "storage_options": "--storage-option"}
-_QUOTED: Final = r"'(?:[^'\\]|\\.)*'"
-_TEXT: Final = rf"""(?:{_QUOTED}|"(?:[^"\\]|\\.)*")"""
-_KEYWORD: Final = (
-    rf"(?P<flag>{'|'.join(_FLAGS)})\b"
-    rf"|(?P<option>{'|'.join(_OPTIONS)})=(?P<value>…|{_QUOTED}|[0-9]+\b)"
-)
-_ADVICE: Final = re.compile(
-    # What somebody typed is shown in quotes, and stays as it is.
-    rf"(?<![^\s(\[])(?P<quoted>{_TEXT})"
-    r"|(?<![\w/.'\"-])(?:"
-    rf"(?P<call>{'|'.join(sorted(map(re.escape, _COMMANDS), reverse=True))})\b"
-    rf"(?:\((?P<given>(?:{_TEXT}|[^()'\"])*)\))?"
-    rf"|{_KEYWORD}|(?P<word>{'|'.join(_WORDS)})\b)"
-)
-_GIVEN: Final = re.compile(rf"{_KEYWORD}|(?P<place>{_TEXT})")
+_SPARK_OPTIONS: Final[Mapping[str, str]] = {
+    "allow_short_retention": "spark.databricks.delta.retentionDurationCheck.enabled=false",
+    "timestamp": ".option('timestampAsOf', {})",
+    "version": ".option('versionAsOf', {})",
+}
+_SPAN: Final = re.compile(r"`((?:lake|table|snapshot)\.[^`\n]*\)|[a-z_]+=[^`\n]*)`")
+_OPTION: Final = re.compile(r"([a-z_]+)=(.*)")
 
 
 def as_commands(text: str) -> str:
-    """An error's advice for somebody at the command line.
+    """Render each fix of a message as a command: `lake.verify('a')` is `deltalakedb verify a`."""
+    return _render(text, _command)
 
-    Calls become commands (`lake.verify('a')` is `deltalakedb verify a`), arguments become options
-    (`force=True` is --force); everything else stays, also what somebody has typed.
-    """
-    return _ADVICE.sub(_as_command, text)
+
+def as_spark(text: str) -> str:
+    """Render each fix of a message for a program that has a Spark session and no `lake`."""
+    return _render(text, _spark)
 
 
 def command_line(name: str, *arguments: str, options: Iterable[str] = ()) -> str:
-    """A command with its arguments, as a shell takes them."""
-    # Whatever begins with a hyphen would be taken for an option.
+    """Quote a command with its arguments for a shell."""
+    # An argument that begins with a hyphen would be taken for an option.
     if any(one.startswith("-") for one in arguments):
         return shlex.join(["deltalakedb", *name.split(), *options, "--", *arguments])
     return shlex.join(["deltalakedb", *name.split(), *arguments, *options])
 
 
-def _as_command(match: re.Match[str]) -> str:
-    if match["quoted"]:
-        return match[0]
-    if match["word"]:
-        return _WORDS[match["word"]]
-    if not match["call"]:
-        return shlex.join(_as_option(match))
-    given = list(_GIVEN.finditer(match["given"] or ""))
-    places = [_value(one["place"]) for one in given if one["place"]]
-    options = [word for one in given if not one["place"] for word in _as_option(one)]
-    named = command_line(
-        _COMMANDS[match["call"]], *(place for place in places if place), options=options
-    )
-    return f"`{named}`"
-
-
-def _as_option(match: re.Match[str]) -> list[str]:
-    if match["flag"]:
-        return [_FLAGS[match["flag"]]]
-    option, value = _OPTIONS[match["option"]], match["value"]
-    return [option] if value == "…" else [option, _value(value)]
-
-
-def _value(literal: str) -> str:
-    """A literal of Python as text."""
+def parse(code: str) -> Fix | Option | None:
+    """Read a fix back from its code; None if it is not one."""
+    option = _OPTION.fullmatch(code)
     try:
-        return str(ast.literal_eval(literal))
+        if option is not None:
+            return Option(option[1], _value(option[2]))
+        verb, _, arguments = code.partition("(")
+        if arguments == "…)":
+            return Fix(verb, ...)
+        call = ast.parse(f"f({arguments}", mode="eval").body
+        if not isinstance(call, ast.Call):
+            return None
+        return Fix(
+            verb,
+            *(ast.literal_eval(one) for one in call.args),
+            **{one.arg or "": ast.literal_eval(one.value) for one in call.keywords},
+        )
     except (SyntaxError, ValueError):
-        return ""
+        return None
+
+
+def _render(text: str, render: Callable[[Fix | Option], str | None]) -> str:
+    def span(match: re.Match[str]) -> str:
+        fix = parse(match[1])
+        code = None if fix is None else render(fix)
+        return match[0] if code is None else f"`{code}`"
+
+    return _SPAN.sub(span, text)
+
+
+def _value(code: str) -> object:
+    return ... if code == "…" else ast.literal_eval(code)
+
+
+def _command(fix: Fix | Option) -> str | None:
+    if isinstance(fix, Option):
+        words = _option(fix.name, fix.value)
+        return None if words is None else shlex.join(words)
+    options = [_option(name, value) for name, value in fix.options.items()]
+    if fix.verb not in COMMANDS or None in options:
+        return None
+    return command_line(
+        COMMANDS[fix.verb],
+        *(str(one) for one in fix.arguments if one is not ...),
+        options=[word for words in options for word in words or ()],
+    )
+
+
+def _option(name: str, value: object) -> list[str] | None:
+    if isinstance(value, bool):
+        flag = FLAGS.get((name, value))
+        return None if flag is None else [flag]
+    if name not in OPTIONS:
+        return None
+    return [OPTIONS[name]] if value is ... else [OPTIONS[name], str(value)]
+
+
+def _spark(fix: Fix | Option) -> str | None:
+    if isinstance(fix, Option):
+        option = _SPARK_OPTIONS.get(fix.name)
+        return (
+            None if option is None else option.format("…" if fix.value is ... else repr(fix.value))
+        )
+    if fix.verb in _SPARK_CALLS:
+        return _SPARK_CALLS[fix.verb].format(*map(repr, fix.arguments))
+    if fix.verb.startswith("lake."):
+        return str(fix).strip("`").replace("lake.", "connect(…).", 1)
+    return None

@@ -1,7 +1,9 @@
 """Every error a user can cause or meet, under one root.
 
-The class is the kind of failure; the message says what failed, why, and what to do about it.
-An error never carries a password: whatever comes from a URL passes through `store.url` first.
+- The class is the kind of failure. The message says what failed, why, and what to do.
+- A fix that names a call of the public API is a `Fix`, which the command line and Spark render
+  in their own terms (`advice`).
+- An error never carries a password: every part of a URL passes through `store.url` first.
 """
 
 from __future__ import annotations
@@ -9,15 +11,57 @@ from __future__ import annotations
 from typing import Any
 
 
-class DeltaLakeDbError(Exception):
-    """The root: `what` failed, `why`, and the `fix` a person can apply."""
+class Fix:
+    """A call of the public API that solves a problem: `Fix("lake.verify", name)`.
 
-    def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
+    Its text is the call in Python, as a code span: "`lake.verify('sales.orders')`". `advice` reads
+    it back from the text of an error, so it survives processes, logs and the catalog. An Ellipsis
+    stands for arguments that the user has to choose.
+    """
+
+    __slots__ = ("arguments", "options", "verb")
+
+    def __init__(self, verb: str, *arguments: object, **options: object) -> None:
+        self.verb = verb
+        self.arguments = arguments
+        self.options = options
+
+    def __str__(self) -> str:
+        options = (_assignment(name, value) for name, value in self.options.items())
+        return f"`{self.verb}({', '.join([*map(_literal, self.arguments), *options])})`"
+
+
+class Option:
+    """A keyword argument that solves a problem: `Option("force", True)`; see `Fix`."""
+
+    __slots__ = ("name", "value")
+
+    def __init__(self, name: str, value: object = ...) -> None:
+        self.name = name
+        self.value = value
+
+    def __str__(self) -> str:
+        return f"`{_assignment(self.name, self.value)}`"
+
+
+def _assignment(name: str, value: object) -> str:
+    return f"{name}={_literal(value)}"
+
+
+def _literal(value: object) -> str:
+    # A backtick would end the code span.
+    return "…" if value is ... else repr(value).replace("`", "\\x60")
+
+
+class DeltaLakeDbError(Exception):
+    """The root: `what` failed, `why`, and the `fix` that a user can apply."""
+
+    def __init__(self, what: str, *, why: str = "", fix: str | Fix = "") -> None:
         self.what = what
         self.why = why
-        self.fix = fix
+        self.fix = str(fix)
         # Not super(): a class that is also an error of another library calls that one's itself.
-        Exception.__init__(self, what, why, fix)
+        Exception.__init__(self, what, why, self.fix)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Errors cross process borders (Spark workers, multiprocessing); constructors with
@@ -77,11 +121,11 @@ class ClockError(DeltaLakeDbError):
 
 
 class ForkedProcessError(DeltaLakeDbError):
-    """Something of the parent process was used in a forked child, where it cannot work."""
+    """An object of the parent process was used in a forked child, where it cannot work."""
 
 
-# The advice where a database says something that deltalakedb has no better word for.
-REPORT = "Look at the database and its log, and try again; report it where it stays so"
+# The fix for a database error that deltalakedb does not know.
+REPORT = "Check the database and its log, and try again; report the error if it persists"
 
 
 class CatalogError(DeltaLakeDbError):
@@ -93,7 +137,7 @@ class CatalogUnreachableError(CatalogError):
 
 
 class CatalogNotFoundError(CatalogError):
-    """There is no catalog at this URL, and none was to be made."""
+    """There is no catalog at this URL, and `create` is off."""
 
 
 class CatalogBusyError(CatalogError):
@@ -101,7 +145,7 @@ class CatalogBusyError(CatalogError):
 
 
 class TransactionAbortedError(CatalogBusyError):
-    """The database ended a transaction in favour of another; it can be tried again at once."""
+    """The database aborted a transaction in favour of another; it can be retried at once."""
 
 
 class CatalogPermissionError(CatalogError):
@@ -109,7 +153,7 @@ class CatalogPermissionError(CatalogError):
 
 
 class CatalogConnectionLostError(CatalogError):
-    """The connection broke while it was in use; nothing is known of the last statement."""
+    """The connection broke while it was in use; the outcome of the last statement is unknown."""
 
 
 class CommitOutcomeUnknownError(CatalogConnectionLostError):
@@ -129,7 +173,7 @@ class SchemaTooNewError(MigrationError):
 
 
 class SchemaOutdatedError(MigrationError):
-    """The catalog has pending migrations, and this connection was told not to apply them."""
+    """The catalog has pending migrations, and this connection may not apply them."""
 
 
 class CorruptCatalogError(CatalogError):
@@ -140,11 +184,11 @@ class CorruptCatalogError(CatalogError):
 
 
 class InvalidActionError(DeltaLakeDbError):
-    """An action breaks the Delta protocol: a field is missing, of the wrong type, or absurd."""
+    """An action breaks the Delta protocol: a field is missing, of the wrong type, or invalid."""
 
 
 class InvalidSchemaError(DeltaLakeDbError):
-    """A table schema, partition value or statistic cannot be understood for its type."""
+    """A table schema, partition value or statistic is not valid for its type."""
 
 
 class InvalidLogError(DeltaLakeDbError):
@@ -152,7 +196,7 @@ class InvalidLogError(DeltaLakeDbError):
 
 
 class PathNotAllowedError(DeltaLakeDbError):
-    """A path of a log leads where the files of its table may not lie, or is ambiguous."""
+    """A path of a log is outside the locations allowed for the table, or is ambiguous."""
 
 
 class UnsupportedFeatureError(DeltaLakeDbError):
@@ -177,7 +221,7 @@ class ObjectNotFoundError(StorageError):
 
 
 class StoragePermissionError(StorageError):
-    """The object store does not let these credentials do this."""
+    """The object store refuses this operation for these credentials."""
 
 
 class StorageUnavailableError(StorageError):
@@ -197,7 +241,7 @@ class ForeignCommitError(MirrorError):
     """The log holds a commit that this catalog has not written; nothing was overwritten."""
 
     def __init__(
-        self, what: str, *, found_digest: str, found_bytes: int, why: str = "", fix: str = ""
+        self, what: str, *, found_digest: str, found_bytes: int, why: str = "", fix: str | Fix = ""
     ) -> None:
         self.found_digest = found_digest
         self.found_bytes = found_bytes
@@ -205,7 +249,7 @@ class ForeignCommitError(MirrorError):
 
 
 class TableDriftedError(MirrorError):
-    """The log holds commits that this catalog does not have, so it takes none; nothing happened."""
+    """The log holds commits that the catalog does not have, so the table accepts no commit."""
 
 
 class AdoptionRefusedError(MirrorError):
@@ -213,13 +257,13 @@ class AdoptionRefusedError(MirrorError):
 
 
 class UnexpectedMirrorError(MirrorError):
-    """Publishing met an error that it does not know; it is tried again."""
+    """Publishing failed with an unknown error; the worker retries it."""
 
     transient = True
 
 
 class NotPublishedError(MirrorError):
-    """A version is not in `_delta_log` yet, and what is asked for would need it there."""
+    """A version is not in `_delta_log` yet, and the operation needs it there."""
 
 
 # --- data files ---------------------------------------------------------------------------
@@ -237,18 +281,18 @@ class DataFileMissingError(DataFileError):
 
 
 class SchemaMismatchError(DeltaLakeDbError):
-    """Rows that were to be written do not fit the columns of the table."""
+    """The rows to write do not fit the columns of the table."""
 
 
 class ConstraintViolatedError(DeltaLakeDbError):
-    """Rows that were to be written break NOT NULL or a CHECK constraint of the table."""
+    """The rows to write break NOT NULL or a CHECK constraint of the table."""
 
 
 # --- tables and versions ------------------------------------------------------------------
 
 
 class SourceChangedError(DeltaLakeDbError):
-    """A stream cannot go on: rows were changed or deleted, or columns are not what they were."""
+    """A stream cannot continue: rows were changed or deleted, or columns have changed."""
 
 
 class AmbiguousMergeError(DeltaLakeDbError):
@@ -268,7 +312,7 @@ class TableExistsError(DeltaLakeDbError):
 
 
 class VersionNotFoundError(DeltaLakeDbError):
-    """The version or timestamp lies outside what the table still has."""
+    """The version or timestamp is outside the versions that the table still has."""
 
 
 class InvalidConditionError(DeltaLakeDbError):
@@ -276,11 +320,11 @@ class InvalidConditionError(DeltaLakeDbError):
 
 
 class UnsupportedConditionError(InvalidConditionError):
-    """A `where` condition may be right, but says more than this release can plan with."""
+    """A `where` condition uses SQL that this release cannot plan with."""
 
 
 class ConditionSyntaxError(UnsupportedConditionError):
-    """A `where` condition is not SQL, as far as this release can parse it."""
+    """A `where` condition cannot be parsed as SQL."""
 
 
 # --- commits ------------------------------------------------------------------------------
@@ -289,7 +333,7 @@ class ConditionSyntaxError(UnsupportedConditionError):
 class CommitRejectedError(DeltaLakeDbError):
     """The commit breaks a rule of Delta; nothing was written. `rule` names it."""
 
-    def __init__(self, what: str, *, rule: str, why: str = "", fix: str = "") -> None:
+    def __init__(self, what: str, *, rule: str, why: str = "", fix: str | Fix = "") -> None:
         self.rule = rule
         super().__init__(what, why=why, fix=fix)
 
@@ -300,7 +344,7 @@ class CommitRejectedError(DeltaLakeDbError):
 class CommitConflictError(DeltaLakeDbError):
     """A concurrent commit won, and this one cannot be rebased on it; nothing was written.
 
-    `winner_version` is the version of the commit that stands in the way, where one does;
+    `winner_version` is the version of the conflicting commit, if there is one;
     `retryable` says whether reading the table again and repeating the work can succeed.
     """
 
@@ -309,7 +353,7 @@ class CommitConflictError(DeltaLakeDbError):
         what: str,
         *,
         why: str = "",
-        fix: str = "",
+        fix: str | Fix = "",
         winner_version: int | None = None,
         retryable: bool = True,
     ) -> None:
@@ -319,11 +363,11 @@ class CommitConflictError(DeltaLakeDbError):
 
 
 class UnexpectedVersionError(CommitConflictError):
-    """The commit was tied to a version, and the table has moved on."""
+    """The commit expected a version, and the table is at another one."""
 
 
 class HistoryExpiredError(CommitConflictError):
-    """The versions that came since are not in the catalog any more, so nobody can check them."""
+    """The concurrent versions have been expired, so they cannot be checked for conflicts."""
 
 
 class ConcurrentAppendError(CommitConflictError):

@@ -27,7 +27,9 @@ from deltalakedb.arguments import (
 from deltalakedb.errors import (
     CommitOutcomeUnknownError,
     DeltaLakeDbError,
+    Fix,
     MirrorError,
+    Option,
     TableExistsError,
     TableExportedError,
 )
@@ -451,8 +453,9 @@ class Lake:
                     f"Table {name!r} cannot be dropped: {waiting} of its versions are not in its "
                     "_delta_log yet",
                     why="They would be lost",
-                    fix="Publish them with lake.mirror.run_once() (lake.mirror.status() tells what "
-                    "is in the way), or pass force=True to give them up",
+                    fix=f"Publish them with {Fix('lake.mirror.run_once')} "
+                    f"({Fix('lake.mirror.status')} shows the reason if that fails), or pass "
+                    f"{Option('force', value=True)} to lose them",
                 )
             self.store.forget_table(session, record.table_id)
 

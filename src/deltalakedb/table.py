@@ -19,6 +19,7 @@ from deltalakedb.errors import (
     CommitConflictError,
     ConfigurationError,
     CorruptCatalogError,
+    Fix,
     InvalidArgumentError,
 )
 from deltalakedb.mirror.clock_check import check_ahead
@@ -510,7 +511,7 @@ class Table:
         if record is None:
             raise CorruptCatalogError(
                 f"Table {name!r} is not where it was just renamed to",
-                fix="Another writer renamed or dropped it; see lake.tables()",
+                fix=f"Another writer renamed or dropped it; see {Fix('lake.tables')}",
             )
         self._record = record
         return committed

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import pty
-import re
 import runpy
 import shlex
 import shutil
@@ -23,7 +21,6 @@ import typer
 
 import deltalakedb
 from deltalakedb.cli.app import app, run
-from deltalakedb.cli.output import as_commands
 from deltalakedb.store.roles import roles_down_script, roles_script
 
 from support.lake import SCHEMA
@@ -72,67 +69,6 @@ def test_exit_codes_and_the_release_are_told(capsys: pytest.CaptureFixture[str])
     assert "130 interrupted" in " ".join(capsys.readouterr().out.split())
     assert run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("deltalakedb 0.")
-
-
-@pytest.mark.parametrize(
-    ("advice", "told"),
-    [
-        (
-            "See lake.verify('a b'); lake.mirror.run_once() or lake.drop_table('x')",
-            "See `deltalakedb verify 'a b'`; `deltalakedb mirror once` or `deltalakedb drop x`",
-        ),
-        (
-            "lake.drop_table('a', force=True), then lake.import_table('/x', name='a')",
-            "`deltalakedb drop a --force`, then `deltalakedb import /x --name a`",
-        ),
-        ('lake.show or lake.verify("it\'s")', "lake.show or `deltalakedb verify 'it'\"'\"'s'`"),
-        ("(table.history(), snapshot.files())", "(`deltalakedb history`, `deltalakedb files`)"),
-        (
-            "Pass version=3, or timestamp='2026-11-01T00:00:00Z'",
-            "Pass --version 3, or --timestamp 2026-11-01T00:00:00Z",
-        ),
-        ("Choose another one: name=…", "Choose another one: --name"),
-        ("allow_short_retention=True", "--allow-short-retention"),
-        ("drop_features=False", "--keep-features"),
-        ("Check storage_options", "Check --storage-option"),
-        # What somebody typed, a URL or a server's answer is no advice.
-        ("the condition 'version=3 AND force=True'", "the condition 'version=3 AND force=True'"),
-        ("no table 'lake.tables'", "no table 'lake.tables'"),
-        ("sqlite:///lake.tables", "sqlite:///lake.tables"),
-        ('<?xml version="1.0"?>', '<?xml version="1.0"?>'),
-        ("raise timeout=… in the catalog URL", "raise timeout=… in the catalog URL"),
-    ],
-)
-def test_advice_names_commands(advice: str, told: str) -> None:
-    assert as_commands(advice) == told
-
-
-def test_every_advice_has_a_command() -> None:
-    """Whatever an error of a room that commands use advises to call is a command, too."""
-    left = {}
-    for path in (ROOT / "src" / "deltalakedb").rglob("*.py"):
-        if {"spark", "web"} & set(path.parts):
-            continue
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.keyword) and node.arg == "fix":
-                told = as_commands(_constant_text(node.value))
-                if re.search(r"\blake\.(?!db\b|duckdb\b)|storage_options|[a-z]=…", told):
-                    left[f"{path.name}:{node.value.lineno}"] = told
-    # Of a catalog URL.
-    assert {where for where, told in left.items() if "in the catalog URL" not in told} == set()
-
-
-def _constant_text(node: ast.expr) -> str:
-    """The text of an expression, with 'x' for whatever is filled in."""
-    if isinstance(node, ast.Constant):
-        return str(node.value)
-    if isinstance(node, ast.JoinedStr):
-        return "".join(_constant_text(part) for part in node.values)
-    if isinstance(node, ast.FormattedValue):
-        return "'x'"
-    return " ".join(
-        _constant_text(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)
-    )
 
 
 @pytest.mark.parametrize("arguments", [[], ["mirror"]])

@@ -101,7 +101,7 @@ def test_the_rest_of_the_table(spark: SparkSession, url: str, lake: Lake, tmp_pa
     assert target.vacuum().count() == 0
     with pytest.raises(ConfigurationError, match="168") as refused:
         target.vacuum(0)
-    assert "retentionDurationCheck.enabled to false" in refused.value.fix
+    assert "retentionDurationCheck.enabled=false" in refused.value.fix
     assert "allow_short_retention" not in refused.value.fix
     (detail,) = target.detail().collect()
     assert (detail.name, detail.numFiles) == ("rest", 1)

@@ -17,6 +17,7 @@ from deltalakedb.cli.options import (
 )
 from deltalakedb.cli.output import as_commands, moment, say, show_json, show_rows, size
 from deltalakedb.cli.progress import progress_bar
+from deltalakedb.errors import Fix
 from deltalakedb.mirror.findings import Kind, Verification
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
@@ -83,8 +84,9 @@ def verify(
 
 def _advice(found: Verification) -> str:
     foreign = any(Kind(kind) is Kind.FOREIGN_COMMIT for kind in found.counts)
-    adopt = f"lake.adopt({found.table!r}) adopts foreign commits. " if foreign else ""
-    return as_commands(f"{adopt}lake.repair({found.table!r}) repairs what can be repaired.")
+    adopt = f"{Fix('lake.adopt', found.table)} adopts foreign commits. " if foreign else ""
+    repair = Fix("lake.repair", found.table)
+    return as_commands(f"{adopt}{repair} repairs what can be repaired.")
 
 
 def repair(

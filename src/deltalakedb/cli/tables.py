@@ -30,6 +30,7 @@ from deltalakedb.cli.output import (
     size,
 )
 from deltalakedb.cli.progress import progress_bar
+from deltalakedb.errors import Fix
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -306,7 +307,7 @@ def drop(
     if as_json:
         show_json({"table": found.name, "location": found.location, "dropped": True})
         return
-    back = as_commands(f"lake.import_table({found.location!r}, name={found.name!r})")
+    back = as_commands(str(Fix("lake.import_table", found.location, name=found.name)))
     say(
         f"{found.name} is no longer in this catalog. Nothing was deleted at {found.location}. "
         f"To take it back: {back}"

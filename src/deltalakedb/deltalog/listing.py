@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from deltalakedb.deltalog.names import LOG, LogKind, LogName, parse_name
-from deltalakedb.errors import InvalidLogError
+from deltalakedb.errors import Fix, InvalidLogError
 from deltalakedb.storage import ObjectInfo, Storage
 
 
@@ -136,7 +136,7 @@ def plan_history(listing: LogListing, *, location: str) -> HistoryPlan:
         raise InvalidLogError(
             f"There is no Delta table at {location}",
             why=f"it has no {LOG} folder, or there is neither a commit nor a checkpoint in it",
-            fix="Check the location; lake.create_table makes a new table",
+            fix=f"Check the location, or create a table with {Fix('lake.create_table', ...)}",
         )
     first = latest + 1
     while first - 1 in listing.commits:

@@ -35,6 +35,7 @@ from deltalakedb.errors import (
     AdoptionRefusedError,
     CommitOutcomeUnknownError,
     DeltaLakeDbError,
+    Fix,
     ObjectNotFoundError,
 )
 from deltalakedb.store import Payload, VersionRecord, account
@@ -53,8 +54,9 @@ if TYPE_CHECKING:
 
 _ROW_TRACKING: Final = "rowTracking"
 _OTHERWISE: Final = (
-    "To go on with the log as it is, drop the table (lake.drop_table) and import it again "
-    "(lake.import_table). If nobody needs the commit, move it out of the log"
+    f"To continue with the log as it is, drop the table with {Fix('lake.drop_table', ...)} and "
+    f"import it again with {Fix('lake.import_table', ...)}. If the commit is not needed, move it "
+    "out of the log"
 )
 
 
@@ -113,8 +115,8 @@ def adopt(store: Store, storage: Storage, table: TableRecord) -> tuple[Adopted, 
                     raise AdoptionRefusedError(
                         f"Table {table.name!r} got a new version while its log was read",
                         why="nothing was adopted",
-                        fix="Try again. Whether the log has forked, "
-                        f"lake.verify({table.name!r}) tells",
+                        fix="Try again. To see whether the log has forked, use "
+                        f"{Fix('lake.verify', table.name)}",
                     )
                 done, state = _adopt_all(store, session, table, spool, files)
                 if done and queue.mirror_table(session, table.table_id).drift is not None:
@@ -177,18 +179,19 @@ def _refuse_fork(
         raise AdoptionRefusedError(
             f"Table {table.name!r} has versions that are not published yet: {ours}",
             why="foreign commits can only follow on them",
-            fix="Publish them first: lake.mirror.run_once()",
+            fix=f"Publish them first: {Fix('lake.mirror.run_once')}",
         )
     name = table.name
     raise AdoptionRefusedError(
         f"The log of table {name!r} has forked at version {first}",
         why=f"{storage.location}/{key} is somebody else's, and this catalog has committed {ours} "
         "itself, which cannot be published there",
-        fix="Decide which of the two counts. To keep what this catalog has, move the foreign "
-        f"commits from version {first} on out of _delta_log, then lake.mirror.retry({name!r}). To "
-        "keep the foreign ones, write down what was committed here (table.history(), "
-        f"snapshot.files()), then lake.drop_table({name!r}, force=True) and "
-        f"lake.import_table({table.location!r}, name={name!r})",
+        fix="Decide which of the two to keep. To keep the commits of this catalog, move the "
+        f"foreign commits from version {first} on out of _delta_log, then run "
+        f"{Fix('lake.mirror.retry', name)}. To keep the foreign commits, write down what was "
+        f"committed here ({Fix('table.history')}, {Fix('snapshot.files')}), then run "
+        f"{Fix('lake.drop_table', name, force=True)} and "
+        f"{Fix('lake.import_table', table.location, name=name)}",
     )
 
 

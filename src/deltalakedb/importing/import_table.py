@@ -41,9 +41,11 @@ from deltalakedb.errors import (
     CommitOutcomeUnknownError,
     ConfigurationError,
     CorruptCatalogError,
+    Fix,
     InvalidActionError,
     InvalidLogError,
     InvalidSchemaError,
+    Option,
     PathNotAllowedError,
     TableExistsError,
     UnsupportedFeatureError,
@@ -392,9 +394,9 @@ class _Import:
             f"Checkpoints of {self.location} contradict its commits",
             why=" | ".join(problems[:3]),
             fix="Find out which of them is right: readers that begin with the checkpoint see "
-            "another table. With trust_commits=True the commits count; lake.repair then makes the "
-            "checkpoints anew. If the checkpoint is right, remove the commits up to its version "
-            "from a copy of the log, and import that",
+            f"another table. With {Option('trust_commits', value=True)} the commits count; "
+            f"{Fix('lake.repair', ...)} then rewrites the checkpoints. If the checkpoint is right, "
+            "remove the commits up to its version from a copy of the log, and import that copy",
         )
 
     def _verify(self, session: Session) -> None:
@@ -548,7 +550,7 @@ def default_name(location: str) -> str:
     if not name or not name.isprintable():
         raise ConfigurationError(
             f"{location!r} ends in nothing that could be the name of a table",
-            fix="Give it a name, for example name='sales.orders'",
+            fix=f"Pass a name, for example {Option('name', 'sales.orders')}",
         )
     return name
 
@@ -558,12 +560,12 @@ def _refuse_taken(store: Store, session: Session, name: str, location: str) -> N
     if taken is not None:
         raise TableExistsError(
             f"The location {location} is registered already, as table {taken.name!r}",
-            fix=f"Use lake.table({taken.name!r}), or drop it first with "
-            f"lake.drop_table({taken.name!r})",
+            fix=f"Use {Fix('lake.table', taken.name)}, or drop it first with "
+            f"{Fix('lake.drop_table', taken.name)}",
         )
     if store.table_by_name(session, name) is not None:
         raise TableExistsError(
-            f"There is a table {name!r} already", fix="Choose another name: name=…"
+            f"There is a table {name!r} already", fix=f"Choose another name: {Option('name')}"
         )
 
 

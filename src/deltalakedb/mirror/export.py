@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from deltalakedb.deltalog.listing import list_log
 from deltalakedb.errors import (
     CommitOutcomeUnknownError,
+    Fix,
     MirrorError,
     TransactionAbortedError,
 )
@@ -99,9 +100,9 @@ def publish_all(store: Store, storages: Storages, table: TableRecord) -> int:
         _refuse(
             table,
             f"publishing has stopped{where}: somebody else wrote there to its _delta_log",
-            fix=f"See lake.verify({table.name!r}). Either adopt the foreign commit, "
-            f"lake.adopt({table.name!r}), or move it out of the log and try again, "
-            f"lake.mirror.retry({table.name!r})",
+            fix=f"See {Fix('lake.verify', table.name)}. Either adopt the foreign commit with "
+            f"{Fix('lake.adopt', table.name)}, or move it out of the log and try again with "
+            f"{Fix('lake.mirror.retry', table.name)}",
         )
     if done.outcome is not Outcome.CAUGHT_UP or newest is None:
         why = "" if done.error is None else f": {done.error.what}. {done.error.why}"
@@ -109,7 +110,7 @@ def publish_all(store: Store, storages: Storages, table: TableRecord) -> int:
             table,
             f"not all of its versions could be published{why}",
             fix=(done.error.fix if done.error is not None else "")
-            or "Look at lake.mirror.status(), and try again when nothing is in the way",
+            or f"See {Fix('lake.mirror.status')}, and try again when nothing blocks publishing",
         )
     return newest
 
@@ -128,13 +129,12 @@ def check_log(
         named = "; ".join(f"{finding.kind}: {finding.what}" for finding in bad[:_NAMED])
         rest = sum(found.counts.values()) - len(bad[:_NAMED])
         foreign = any(finding.kind is Kind.FOREIGN_COMMIT for finding in bad)
+        verb = "lake.adopt" if foreign else "lake.repair"
         _refuse(
             table,
             f"its _delta_log is not what the catalog says ({named}"
             f"{f'; and {rest} more' if rest > 0 else ''})",
-            fix=f"Settle it first with lake.adopt({table.name!r})"
-            if foreign
-            else f"Settle it first with lake.repair({table.name!r})",
+            fix=f"Settle it first with {Fix(verb, table.name)}",
         )
     return found
 
@@ -148,8 +148,8 @@ def complete_log(store: Store, storage: Storage, table: TableRecord, version: in
         _refuse(
             table,
             f"its _delta_log has a version {newest}, and the catalog ends with {head}",
-            fix=f"Adopt the foreign commits with lake.adopt({table.name!r}), or take them out "
-            "of the log by hand",
+            fix=f"Adopt the foreign commits with {Fix('lake.adopt', table.name)}, or move them "
+            "out of the log",
         )
     if version not in listing.checkpoints or hinted_version(storage) != version:
         write_checkpoint(store, storage, table, version)
@@ -159,7 +159,7 @@ def complete_log(store: Store, storage: Storage, table: TableRecord, version: in
         _refuse(
             table,
             f"_last_checkpoint names version {named}, and not {version}",
-            fix=f"Run lake.repair({table.name!r}), and try again",
+            fix=f"Run {Fix('lake.repair', table.name)}, and try again",
         )
 
 

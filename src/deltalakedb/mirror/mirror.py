@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from deltalakedb.arguments import require_text
 from deltalakedb.errors import (
+    Fix,
     InvalidArgumentError,
     StorageError,
     TableDriftedError,
@@ -209,7 +210,9 @@ class Mirror:
             return self._store.tables(session)
         found = self._store.table_by_name(session, table)
         if found is None:
-            raise TableNotFoundError(f"There is no table {table!r}", fix="See lake.tables()")
+            raise TableNotFoundError(
+                f"There is no table {table!r}", fix=f"See {Fix('lake.tables')}"
+            )
         return [found]
 
 

@@ -29,6 +29,7 @@ from deltalakedb.errors import (
     CatalogError,
     CorruptCatalogError,
     DeltaLakeDbError,
+    Fix,
     ForeignCommitError,
     ObjectNotFoundError,
     StorageError,
@@ -227,9 +228,10 @@ class Publisher:
                 f"{storage.location}/{key} is not what version {item.version} of table "
                 f"{table.name!r} says",
                 why=f"Somebody else wrote {len(found)} other bytes there",
-                fix=f"Nothing was overwritten. Compare them with lake.verify({table.name!r}), then "
-                f"take the foreign commits over with lake.adopt({table.name!r}), or take them out "
-                f"of the log by hand and call lake.mirror.retry({table.name!r})",
+                fix="Nothing was overwritten. Compare them with "
+                f"{Fix('lake.verify', table.name)}, then adopt the foreign commits with "
+                f"{Fix('lake.adopt', table.name)}, or move them out of the log and run "
+                f"{Fix('lake.mirror.retry', table.name)}",
                 found_digest=hashlib.sha256(found).hexdigest(),
                 found_bytes=len(found),
             )
@@ -248,7 +250,7 @@ class Publisher:
                 f"The bytes to publish for version {item.version} of table {table.name!r} are "
                 f"{'gone' if data is None else 'damaged'}",
                 why="They are not what the digest in dl_mirror_status was made of",
-                fix=f"Run lake.repair({table.name!r}), which makes them anew from the ledger",
+                fix=f"Run {Fix('lake.repair', table.name)}, which rebuilds them from the ledger",
             )
         return data
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from deltalakedb.actions import Action, DomainMetadata, Txn
 from deltalakedb.actions.properties import TableProperties
-from deltalakedb.errors import NotPublishedError
+from deltalakedb.errors import Fix, NotPublishedError
 from deltalakedb.snapshot.snapshot import Snapshot, open_snapshot
 from deltalakedb.store.versions import domain_metadata, is_published, txns
 
@@ -52,7 +52,7 @@ def read_state(
         raise NotPublishedError(
             f"Version {version} of table {table.name!r} is not published",
             why="readers would look for a commit file that is not there",
-            fix="Publish it first: lake.mirror.run_once()",
+            fix=f"Publish it first: {Fix('lake.mirror.run_once')}",
         )
     snapshot = open_snapshot(store, session, table, version)
     retention = TableProperties(snapshot.properties).set_transaction_retention

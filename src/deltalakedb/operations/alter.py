@@ -43,6 +43,7 @@ from deltalakedb.errors import (
     CommitRejectedError,
     ConditionSyntaxError,
     ConfigurationError,
+    Fix,
     InvalidArgumentError,
     InvalidConditionError,
     TableExistsError,
@@ -119,7 +120,8 @@ def refuse_delta_log(location: str) -> None:
         raise TableExistsError(
             f"There is a Delta table at {location} already",
             why="It has a _delta_log, which a new table would contradict",
-            fix="Use lake.import_table to take it over with its history, or another location",
+            fix=f"Import it with its history, {Fix('lake.import_table', ...)}, or use another "
+            "location",
         )
 
 

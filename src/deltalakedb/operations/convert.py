@@ -40,7 +40,9 @@ from deltalakedb.actions.statistics import Statistics, encode_stats
 from deltalakedb.errors import (
     ConfigurationError,
     DataFileMissingError,
+    Fix,
     InvalidSchemaError,
+    Option,
     SchemaMismatchError,
     TableExistsError,
 )
@@ -152,7 +154,7 @@ def _discover(storage: Storage, location: str, partitions: list[str]) -> list[_F
             raise TableExistsError(
                 f"There is a Delta table at {location} already",
                 why="It has a _delta_log",
-                fix="Use lake.import_table to take it over with its history",
+                fix=f"Import it with its history: {Fix('lake.import_table', ...)}",
             )
         if not _is_hidden(info.key):
             found.append(_Found(info, _directories(info.key)))
@@ -160,7 +162,7 @@ def _discover(storage: Storage, location: str, partitions: list[str]) -> list[_F
         raise DataFileMissingError(
             f"There are no files at {location} to make a table of",
             why="Names that begin with a dot or an underscore do not count",
-            fix="Check the location, or use lake.create_table",
+            fix=f"Check the location, or use {Fix('lake.create_table', ...)}",
         )
     for file in found:
         _check_directories(file, location, partitions)
@@ -189,8 +191,9 @@ def _check_directories(file: _Found, location: str, partitions: list[str]) -> No
     raise SchemaMismatchError(
         f"The directories of {file.info.key} at {location} do not name the partition columns",
         why=f"They name {shown}; expected: {', '.join(partitions) or 'none'}",
-        fix="List the partition columns and their types in partition_schema, for example day as a "
-        "date; the directories of every file have to name all of them",
+        fix="List the partition columns and their types in "
+        f"{Option('partition_schema')}, for example day as a date; the directories of every file "
+        "have to name all of them",
     )
 
 
@@ -213,7 +216,7 @@ def _values(
                 f"The directory of {file.info.key} at {location} has no value for the partition "
                 f"column {field.name!r}",
                 why=f"{error.what}: {error.why}",
-                fix="Give the column another type in partition_schema, e.g. string",
+                fix=f"Give the column another type in {Option('partition_schema')}, e.g. string",
             ) from None
     return values
 

@@ -18,6 +18,7 @@ from deltalakedb.errors import (
     CommitConflictError,
     CommitRejectedError,
     MirrorError,
+    Option,
     UnsupportedFeatureError,
 )
 from deltalakedb.mirror import export
@@ -104,7 +105,7 @@ def _drop(committer: Committer, change: Change, state: TableState) -> set[str]:
             f"Table {change.table.name!r} cannot be exported without the features that other "
             "writers may not know",
             why=f"{error.what}: {error.why}. It is still in the catalog",
-            fix="Keep them: drop_features=False",
+            fix=f"Keep them: {Option('drop_features', value=False)}",
         ) from error
     after = state.protocol if outcome.state is None else outcome.state.protocol
     return set(writer_features(state.protocol) - writer_features(after))

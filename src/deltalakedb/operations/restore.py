@@ -17,7 +17,7 @@ from deltalakedb.actions.datatypes import StructField, StructType, physical_name
 from deltalakedb.actions.file_paths import vector_path
 from deltalakedb.actions.schema_json import schema_to_json
 from deltalakedb.arguments import require_kind
-from deltalakedb.errors import ConfigurationError, DataFileMissingError
+from deltalakedb.errors import ConfigurationError, DataFileMissingError, Option
 from deltalakedb.operations.append import add_of, remove_of, rows_of_files
 from deltalakedb.reading.data_files import descriptor_of
 from deltalakedb.snapshot.listing import COLUMNS
@@ -72,7 +72,7 @@ def restore(
     if (version is None) == (timestamp is None):
         raise ConfigurationError(
             "A restore needs a version or a timestamp, and not both",
-            fix="Pass version=3, or timestamp='2026-11-01T00:00:00Z'",
+            fix=f"Pass {Option('version', 3)}, or {Option('timestamp', '2026-11-01T00:00:00Z')}",
         )
     now = table.snapshot()
     then = table.snapshot(version, timestamp=timestamp)

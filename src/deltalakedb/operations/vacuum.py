@@ -26,7 +26,7 @@ from deltalakedb.actions.file_paths import vector_path
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.arguments import require_flags, require_function, require_kind, require_number
 from deltalakedb.deltalog.names import LOG, LogKind, parse_name
-from deltalakedb.errors import ConfigurationError, InvalidArgumentError, MirrorError
+from deltalakedb.errors import ConfigurationError, Fix, InvalidArgumentError, MirrorError, Option
 from deltalakedb.progress import Phases, Progress
 from deltalakedb.reading.data_files import descriptor_of
 from deltalakedb.staging.layout import STAGING_FOLDER
@@ -151,7 +151,8 @@ def _hours(table: Table, least: timedelta, given: float | None, *, allowed: bool
             why="Readers of older versions, and writers that have not committed their files yet, "
             "would lose them",
             fix="Leave the retention out, change the table's delta.deletedFileRetentionDuration, "
-            "or pass allow_short_retention=True while nobody else uses the table",
+            f"or pass {Option('allow_short_retention', value=True)} while no other process uses "
+            "the table",
         )
     return given
 
@@ -201,8 +202,8 @@ def _refuse_foreign(table: Table, logged: int) -> None:
             f"Table {table.name!r} is not vacuumed: its log has a commit that this catalog has not "
             "written",
             why="The files of that commit would be taken for leftovers, and deleted",
-            fix=f"Decide what counts first: lake.verify({table.name!r}) tells what there is, and "
-            f"lake.adopt({table.name!r}) makes it a version",
+            fix=f"Settle it first: {Fix('lake.verify', table.name)} lists the differences, and "
+            f"{Fix('lake.adopt', table.name)} adopts the commit",
         )
 
 

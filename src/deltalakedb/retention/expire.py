@@ -26,6 +26,7 @@ from deltalakedb.errors import (
     ConfigurationError,
     CorruptCatalogError,
     InvalidArgumentError,
+    Option,
 )
 from deltalakedb.mirror.clock_check import check_ahead
 from deltalakedb.mirror.state import milliseconds
@@ -118,7 +119,7 @@ def expire_table(
     if archive is None:
         raise ConfigurationError(
             "There is no archive to move expired versions to",
-            fix="Name a folder or an object store prefix for them: archive=…",
+            fix=f"Name a folder or an object store prefix for them: {Option('archive')}",
         )
     check_ahead(store, archive, store.clock.now_ms(), folder="")
     with span("deltalakedb.expire", table=table.name):
@@ -229,13 +230,13 @@ def _cutoff(now: int, older_than: OlderThan, retention: timedelta) -> int:
             age = older_than
         else:
             raise InvalidArgumentError(
-                f"older_than={older_than!r} is no length of time",
+                f"{Option('older_than', older_than)} is no length of time",
                 fix="Pass a timedelta, text such as '30 days', or a datetime",
             )
         cutoff = now - milliseconds(age)
     if cutoff > now:
         raise ConfigurationError(
-            f"older_than={older_than!r} lies in the future ({show_time(cutoff)})",
+            f"{Option('older_than', older_than)} lies in the future ({show_time(cutoff)})",
             fix="Pass a length of time that is not negative, or a time in the past",
         )
     return cutoff

@@ -14,6 +14,7 @@ from deltalakedb.errors import (
     CorruptCatalogError,
     DeltaLakeDbError,
     InvalidArgumentError,
+    Option,
     VersionNotFoundError,
 )
 from deltalakedb.store import Counts
@@ -150,7 +151,7 @@ def _whole(version: object) -> int:
             pass
     raise InvalidArgumentError(
         f"version={version!r} is no whole number",
-        fix="Pass an int, or a time as timestamp=…",
+        fix=f"Pass an int, or a time as {Option('timestamp')}",
     )
 
 

@@ -12,7 +12,7 @@ import errno
 import re
 from typing import Final
 
-from deltalakedb.errors import StorageError, StoragePermissionError, StorageUnavailableError
+from deltalakedb.errors import Option, StorageError, StoragePermissionError, StorageUnavailableError
 
 _STATUS: Final = re.compile(r"\bstatus code: (\d{3})\b")
 _SYSTEM: Final = re.compile(r"\(os error (\d+)\)")
@@ -73,8 +73,8 @@ def translate(error: Exception, what: str, why: str) -> StorageError:
         return StoragePermissionError(
             what,
             why=why,
-            fix="Check the credentials (storage_options, or the environment), and what they may do "
-            "there",
+            fix=f"Check the credentials ({Option('storage_options')}, or the environment), and "
+            "their permissions",
         )
     if is_missing_bucket(error):
         return StorageError(
@@ -82,7 +82,9 @@ def translate(error: Exception, what: str, why: str) -> StorageError:
         )
     if _is_lasting(error):
         return StorageError(
-            what, why=why, fix="Check the location, and the settings of its store (storage_options)"
+            what,
+            why=why,
+            fix=f"Check the location, and the settings of its store ({Option('storage_options')})",
         )
     return StorageUnavailableError(
         what, why=why, fix="Check that the store can be reached from here, and try again"

@@ -15,6 +15,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from deltalakedb.errors import Fix
+
 if TYPE_CHECKING:
     from deltalakedb.store.dialect import Session
 
@@ -216,9 +218,10 @@ def set_drift(
 def drift_way_out(name: str) -> str:
     """How a table that has drifted can be written again."""
     return (
-        f"See what there is with lake.verify({name!r}), and take it over with lake.adopt({name!r})."
-        f" If it is not to count, move it out of _delta_log, then lake.mirror.retry({name!r}). "
-        'With connect(…, on_drift="allow") commits go on, and cannot be published'
+        f"List the differences with {Fix('lake.verify', name)}, and adopt the foreign commits with "
+        f"{Fix('lake.adopt', name)}. To reject them, move them out of _delta_log, then run "
+        f"{Fix('lake.mirror.retry', name)}. With `connect(…, on_drift='allow')` commits continue, "
+        "but cannot be published"
     )
 
 

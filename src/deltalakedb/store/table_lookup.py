@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from deltalakedb.errors import (
     ConfigurationError,
+    Fix,
     InvalidArgumentError,
     TableExistsError,
     TableExportedError,
@@ -39,7 +40,7 @@ def find_table(store: Store, session: Session, name: object) -> TableRecord:
         close = _closest(name, [record.name for record in store.tables(session)])
         raise TableNotFoundError(
             f"{store.dialect.url.display} has no table {name!r}",
-            fix=f"Did you mean {close!r}?" if close else "See lake.tables()",
+            fix=f"Did you mean {close!r}?" if close else f"See {Fix('lake.tables')}",
         )
     return table
 
@@ -66,11 +67,11 @@ def table_exists(name: str, location: str, other: str, other_location: str) -> T
     if name == other:
         return TableExistsError(
             f"A table named {name!r} exists already (at {other_location})",
-            fix=f"Choose another name, or open that table: lake.table({name!r})",
+            fix=f"Choose another name, or open that table: {Fix('lake.table', name)}",
         )
     return TableExistsError(
         f"The location {location} belongs to table {other!r} already",
-        fix=f"Choose another location, or open that table: lake.table({other!r})",
+        fix=f"Choose another location, or open that table: {Fix('lake.table', other)}",
     )
 
 
@@ -112,7 +113,7 @@ def not_registered(session: Session, table: TableRecord) -> TableNotFoundError:
     return TableNotFoundError(
         f"Table {table.name!r} is not registered any more",
         why="It was dropped meanwhile",
-        fix="See lake.tables()",
+        fix=f"See {Fix('lake.tables')}",
     )
 
 
@@ -122,7 +123,7 @@ def exported_error(record: ExportRecord) -> TableExportedError:
         f"Table {record.name!r} was exported from this catalog at version {record.version}",
         why=f"It is an ordinary Delta table at {record.location} now",
         fix="Read and write it there with any Delta engine, or take it back: "
-        f"lake.import_table({record.location!r}, name={record.name!r})",
+        f"{Fix('lake.import_table', record.location, name=record.name)}",
     )
 
 

@@ -37,6 +37,7 @@ from deltalakedb.errors import (
     ConcurrentTransactionError,
     CorruptCatalogError,
     DeltaLakeDbError,
+    Fix,
     HistoryExpiredError,
     RetriesExhaustedError,
     TableDriftedError,
@@ -314,7 +315,8 @@ class Committer:
                 f"{known.change.table.name!r}",
                 why="That version has expired, so what it wrote to the other tables is not known "
                 "any more",
-                fix="Nothing has to be done; to have it back: lake.restore_expired",
+                fix="Nothing has to be done; to restore the version: "
+                f"{Fix('lake.restore_expired', ...)}",
                 retryable=False,
             )
         if record.transaction_id is None:
@@ -400,8 +402,8 @@ class Committer:
             f"Table {name!r} is at version {head}, and this process has seen version {seen} of it",
             why="The catalog was restored from an older state, or lost its newest commits in a "
             "failover; nothing was committed",
-            fix=f"Take back what _delta_log still has: lake.verify({name!r}), then "
-            f"lake.adopt({name!r}). Then read the table again, and repeat the work",
+            fix=f"Adopt what _delta_log still has: {Fix('lake.verify', name)}, then "
+            f"{Fix('lake.adopt', name)}. Then read the table again, and repeat the work",
         )
 
     def _refuse_drift(self, session: Session, work: _Work, head: int) -> None:

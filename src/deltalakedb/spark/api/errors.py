@@ -12,9 +12,11 @@ from typing import ClassVar, Final
 
 from pyspark.errors import AnalysisException, ParseException
 
+from deltalakedb.advice import as_spark
 from deltalakedb.errors import (
     ConfigurationError,
     DeltaLakeDbError,
+    Fix,
     TableExistsError,
     TableExportedError,
     TableNotFoundError,
@@ -28,7 +30,7 @@ class _SparkError(DeltaLakeDbError, AnalysisException):
     condition: ClassVar[str | None] = None
     """The condition by which Spark knows such an error."""
 
-    def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
+    def __init__(self, what: str, *, why: str = "", fix: str | Fix = "") -> None:
         DeltaLakeDbError.__init__(self, what, why=why, fix=fix)
         AnalysisException.__init__(self, message=str(self), errorClass=self.condition)
 
@@ -75,5 +77,5 @@ def analysis_errors() -> Iterator[None]:
     except DeltaLakeDbError as error:
         for kind, spark_kind in _KINDS:
             if isinstance(error, kind) and not isinstance(error, AnalysisException):
-                raise spark_kind(error.what, why=error.why, fix=error.fix) from error
+                raise spark_kind(error.what, why=error.why, fix=as_spark(error.fix)) from error
         raise

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions.features import MAX_READER, MAX_WRITER, legacy_features, upgrade
+from deltalakedb.advice import as_spark
 from deltalakedb.arguments import (
     optional_text,
     refuse,
@@ -19,6 +20,7 @@ from deltalakedb.arguments import (
 )
 from deltalakedb.errors import (
     ConfigurationError,
+    Fix,
     InvalidArgumentError,
     TableNotFoundError,
     UnsupportedFeatureError,
@@ -333,9 +335,7 @@ class DeltaTable:
                 allow_short_retention=str(check).lower() == "false",
             )
         except ConfigurationError as error:
-            here = f"set {_RETENTION_CHECK} to false"
-            fix = error.fix.replace("pass allow_short_retention=True", here)
-            raise type(error)(error.what, why=error.why, fix=fix) from None
+            raise type(error)(error.what, why=error.why, fix=as_spark(error.fix)) from None
         from pyspark.sql.types import StructType as SparkStruct
 
         return self._spark.createDataFrame([], SparkStruct([]))
@@ -459,7 +459,7 @@ class DeltaTable:
             raise UnsupportedFeatureError(
                 "History is not truncated to drop a feature",
                 why="Older versions would be lost",
-                fix="Leave truncateHistory out; see lake.expire for old versions",
+                fix=f"Leave truncateHistory out; see {Fix('lake.expire', ...)} for old versions",
             )
         self._table.drop_feature(featureName)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from deltalakedb.errors import ConfigurationError, MissingDriverError
+from deltalakedb.errors import ConfigurationError, MissingDriverError, Option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +54,7 @@ def storage_options_of(settings: Mapping[str, str]) -> dict[str, str]:
             raise ConfigurationError(
                 f"The setting {name!r} of Hadoop has no meaning here",
                 why="Only these have: " + ", ".join([*_OPTIONS, "fs.s3a.path.style.access"]),
-                fix="Pass storage_options={…} instead",
+                fix=f"Pass {Option('storage_options')} instead",
             )
     endpoint = found.get("endpoint_url", "")
     plain = settings.get("fs.s3a.connection.ssl.enabled") == "false"

@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import (
 from deltalakedb.actions import Action, AddFile, Metadata, RemoveFile
 from deltalakedb.actions.datatypes import DataType, StructType, physical_name, with_nulls
 from deltalakedb.actions.properties import TableProperties
-from deltalakedb.errors import ConfigurationError, SourceChangedError, VersionNotFoundError
+from deltalakedb.errors import ConfigurationError, Fix, SourceChangedError, VersionNotFoundError
 from deltalakedb.snapshot.listing import DEFAULT_COLUMNS, files_of_adds
 from deltalakedb.spark.source.datasource import FileGroup, ReadPlan, groups
 from deltalakedb.spark.source.feed import metadata_at
@@ -272,8 +272,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise SourceChangedError(
                 f"Version {version} of table {table.name!r} has expired before this query read it",
                 why="Rows that it added could be missed",
-                fix="Bring it back from its archive (lake.restore_expired), begin anew with an "
-                "empty checkpoint, or go on without it: .option('failOnDataLoss', 'false')",
+                fix=f"Restore it from its archive ({Fix('lake.restore_expired', ...)}), restart "
+                "with an empty checkpoint, or continue without it: "
+                "`.option('failOnDataLoss', 'false')`",
             ) from error
 
     def _check_columns(self, table: Table, version: int, after: Metadata) -> None:
