@@ -22,7 +22,7 @@ from deltalakedb.cli import mirror as cli_mirror
 from deltalakedb.cli.app import run
 from deltalakedb.cli.output import printable, size
 from deltalakedb.cli.schemas import read_schema
-from deltalakedb.errors import ConfigurationError
+from deltalakedb.errors import ConfigurationError, Fix
 from deltalakedb.mirror.mirror import Mirror
 from deltalakedb.telemetry import warning
 
@@ -547,7 +547,7 @@ def test_what_could_not_be_published_is_a_warning(
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_workers_log_advises_commands(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     with cli_mirror._logs_to_stderr(cli_mirror.LogFormat(form), "info"):
-        warning("mirror_failed", lambda: {"version": 3, "error": "See lake.verify('a')"})
+        warning("mirror_failed", lambda: {"version": 3, "error": f"See {Fix('lake.verify', 'a')}"})
     err = capsys.readouterr().err
     assert "mirror_failed" in err
     assert "See `deltalakedb verify a`" in err

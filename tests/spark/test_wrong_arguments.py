@@ -347,7 +347,7 @@ def test_a_type_that_is_no_sql_is_an_error_of_the_parser(world: World) -> None:
 def test_an_error_of_spark_has_the_methods_of_one() -> None:
     error = SparkTableNotFoundError("There is no table 'x'", fix="See lake.tables()")
     for one in (error, pickle.loads(pickle.dumps(error))):  # noqa: S301 - made here
-        assert str(one) == "There is no table 'x'. See `connect(…).tables()`."
+        assert str(one) == "There is no table 'x'. See lake.tables()."
         assert one.getCondition() == "TABLE_OR_VIEW_NOT_FOUND"
         assert one.what in one.getMessage()
         assert one.getMessageParameters() is None
