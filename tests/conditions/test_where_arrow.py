@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from conditions.parsing import column, compared, not_null, null, parse
 from deltalakedb.conditions.predicate import (
     And,
     Comparison,
@@ -23,7 +24,6 @@ from deltalakedb.conditions.predicate import (
     StartsWith,
 )
 from deltalakedb.errors import InvalidConditionError, UnsupportedConditionError
-from unit.snapshot.conditions import column, compared, not_null, null, parse
 
 FALSE = Constant(value=False)
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)

@@ -14,7 +14,7 @@ from deltalakedb.actions.datatypes import LONG, STRING
 from deltalakedb.errors import ConfigurationError, DataFileError, DataFileMissingError
 from deltalakedb.reading.dataset import SnapshotRows
 from deltalakedb.reading.filesystem import RangeReader, TableFiles
-from unit.snapshot.making import Making, column
+from reading.table_files import Making, column
 
 ODD = "x=A%2FA b/ü#?.bin"
 

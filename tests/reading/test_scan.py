@@ -10,7 +10,7 @@ import pytest
 
 from deltalakedb.actions.datatypes import INTEGER, LONG
 from deltalakedb.errors import DataFileMissingError
-from unit.snapshot.making import Making, column
+from reading.table_files import Making, column
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import pytest
 from deltalakedb.actions.datatypes import INTEGER, LONG, STRING, StructType
 from deltalakedb.errors import DataFileError, InvalidSchemaError, MissingDriverError
 from deltalakedb.reading.dataset import SnapshotRows, to_duckdb, to_polars
-from unit.snapshot.making import Making, column
+from reading.table_files import Making, column
 
 FIELDS = (
     column("part", INTEGER, 1),

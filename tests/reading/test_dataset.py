@@ -38,7 +38,7 @@ from deltalakedb.errors import (
     InvalidSchemaError,
 )
 from deltalakedb.reading.dataset import open_dataset
-from unit.snapshot.making import Making, column, with_id
+from reading.table_files import Making, column, with_id
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from conditions.parsing import SCHEMA, column, compared, not_null, null, parse
 from deltalakedb.conditions.predicate import (
     And,
     Constant,
@@ -25,7 +26,6 @@ from deltalakedb.errors import (
     InvalidConditionError,
     UnsupportedConditionError,
 )
-from unit.snapshot.conditions import SCHEMA, column, compared, not_null, null, parse
 
 TRUE, FALSE = Constant(value=True), Constant(value=False)
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from conditions.parsing import column, compared, not_null, null, parse
 from deltalakedb.conditions.predicate import (
     And,
     Comparison,
@@ -20,7 +21,6 @@ from deltalakedb.conditions.predicate import (
     StartsWith,
 )
 from deltalakedb.errors import InvalidConditionError, UnsupportedConditionError
-from unit.snapshot.conditions import column, compared, not_null, null, parse
 
 WITH_VALUE = (
     *("EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual", "LessThan"),

@@ -29,7 +29,7 @@ from deltalakedb.actions.schema_json import schema_from_json, schema_to_json
 from deltalakedb.actions.statistics import parse_stats
 from deltalakedb.errors import UnsupportedFeatureError
 
-_ROOT = Path(__file__).resolve().parents[3]
+_ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(os.environ.get("DELTALAKEDB_GOLDEN", _ROOT / "../shared/golden"))
 
 pytestmark = pytest.mark.skipif(
