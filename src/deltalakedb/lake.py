@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     from deltalakedb.importing.adopt import Adopted
     from deltalakedb.mirror.endpoint import MetricsEndpoint
     from deltalakedb.mirror.export import Exported
-    from deltalakedb.mirror.findings import Verification
     from deltalakedb.mirror.repair import Repair
+    from deltalakedb.mirror.verification import Verification
     from deltalakedb.progress import Progress
     from deltalakedb.retention.expire import Expired, OlderThan
     from deltalakedb.retention.restore import Restored
@@ -385,7 +385,7 @@ class Lake:
         they lie below one of `allowed_roots`, which the catalog keeps with the table. One whose
         checkpoint contradicts its commits is refused unless it shall `trust_commits`.
         """
-        from deltalakedb.importing.import_table import STAGE_FROM, default_name, take_over
+        from deltalakedb.importing.import_table import STAGE_FROM, default_name, import_table
 
         require_function("progress", progress)
         optional_session("spark", spark)
@@ -397,13 +397,13 @@ class Lake:
         parser = None
         if spark is not None:
             parser = _on_spark().spark_parser(spark, place, self.storage_options)
-        record = take_over(
+        record = import_table(
             self.store,
             self.open_storage(place),
             name=default_name(place) if name is None else name,
             location=place,
             progress=progress,
-            pages=partial(during_import, self.store),
+            build_pages=partial(during_import, self.store),
             stage_from=STAGE_FROM if stage_from is None else stage_from,
             parser=parser,
             allowed_roots=root_locations(allowed_roots),

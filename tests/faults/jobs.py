@@ -112,8 +112,8 @@ def _import(job: Job) -> None:
 
 def in_small_stages() -> None:
     """Two commits are a stage from now on."""
-    parsing._PIECE_COMMITS = 1  # type: ignore[misc]
-    import_table._STAGE_PIECES = 2  # type: ignore[misc]
+    parsing._BATCH_COMMITS = 1  # type: ignore[misc]
+    import_table._STAGE_BATCHES = 2  # type: ignore[misc]
 
 
 _JOBS: Mapping[str, Callable[[Job], None]] = {"work": _work, "die": _die, "import": _import}

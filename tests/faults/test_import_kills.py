@@ -16,7 +16,7 @@ from deltalakedb.errors import (
     UnsupportedFeatureError,
 )
 from deltalakedb.importing import import_table, parsing
-from deltalakedb.importing.stages import find
+from deltalakedb.importing.stages import find_stages
 from deltalakedb.lake import Lake
 from deltalakedb.store.url import Engine
 
@@ -41,8 +41,8 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def small_stages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parsing, "_PIECE_COMMITS", 1)
-    monkeypatch.setattr(import_table, "_STAGE_PIECES", 2)
+    monkeypatch.setattr(parsing, "_BATCH_COMMITS", 1)
+    monkeypatch.setattr(import_table, "_STAGE_BATCHES", 2)
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def opened(url: str) -> Iterator[Lake]:
 
 def stages(lake: Lake, log: Path) -> int:
     with lake.store.read() as session:
-        return len(find(session, f"file://{log}"))
+        return len(find_stages(session, f"file://{log}"))
 
 
 def is_hidden(lake: Lake, log: Path) -> bool:

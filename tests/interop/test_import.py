@@ -20,7 +20,7 @@ from deltalakedb.errors import (
     TableExistsError,
     UnsupportedFeatureError,
 )
-from deltalakedb.importing.import_table import take_over
+from deltalakedb.importing.import_table import import_table
 from deltalakedb.lake import Lake
 from deltalakedb.storage import open_storage
 from deltalakedb.store.url import Engine
@@ -328,7 +328,7 @@ def test_a_log_in_an_object_store(lake: Lake, tmp_path: Path, engine: Engine) ->
     storage = open_storage(f"memory:///{engine}")
     for path in (tmp_path / "t" / "_delta_log").iterdir():
         storage.put(f"_delta_log/{path.name}", path.read_bytes())
-    record = take_over(lake.store, storage, name="t", location="s3://bucket/t")
+    record = import_table(lake.store, storage, name="t", location="s3://bucket/t")
     table = lake.table(record.name)
     assert versions(table) == list(range(300))
     assert len(live_paths(table)) == 300
@@ -461,12 +461,15 @@ def changed(file: Json, **fields: object) -> Json:
 @pytest.mark.parametrize(
     ("state", "problem"),
     [
-        ([metadata(), add("f0")], "the live file 'f1' is not in the checkpoint"),
-        ([metadata(), add("f0"), add("f1"), add("f2")], "'f2' is in the checkpoint, and is not"),
-        ([metadata(), add("f0"), changed(add("f1"), size=7)], "live file 'f1' differ: size"),
+        ([metadata(), add("f0")], "'f1' is in the commits and not in the checkpoint"),
+        (
+            [metadata(), add("f0"), add("f1"), add("f2")],
+            "'f2' is in the checkpoint and not in the commits",
+        ),
+        ([metadata(), add("f0"), changed(add("f1"), size=7)], "live file 'f1' differs in size"),
         (
             [metadata(), add("f0"), changed(add("f1"), modificationTime=7)],
-            "live file 'f1' differ: modificationTime",
+            "live file 'f1' differs in modificationTime",
         ),
         ([metadata(configuration={"a": "b"}), add("f0"), add("f1")], "differs in a"),
         (
@@ -476,7 +479,7 @@ def changed(file: Json, **fields: object) -> Json:
                 add("f1"),
                 {"domainMetadata": {"domain": "d", "configuration": "{}", "removed": False}},
             ],
-            "the metadata domain 'd' differs",
+            "the metadata domain 'd' is absent in the commits",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Importing large logs: in pieces, by helper processes, over the disk; always the same rows."""
+"""Importing large logs: in batches, by parser processes, over the disk; always the same rows."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from support.large_log import COMMITS, content, write_history
 
 def split(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every commit is a piece, and every piece goes over the disk."""
-    monkeypatch.setattr(parsing, "_PIECE_COMMITS", 3)
+    monkeypatch.setattr(parsing, "_BATCH_COMMITS", 3)
     monkeypatch.setattr("deltalakedb.store.bulk._IN_MEMORY", 1)
     monkeypatch.setattr("deltalakedb.store.bulk._SORTED_ROWS", 10)
 
@@ -27,7 +27,7 @@ def import_again(lake: Lake, folder: Path, name: str) -> Table:
     return lake.import_table(str(folder), name="large")
 
 
-def test_pieces_on_disk_by_helpers_give_the_same_rows(
+def test_batches_on_disk_by_parser_processes_give_the_same_rows(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "log"
@@ -35,7 +35,7 @@ def test_pieces_on_disk_by_helpers_give_the_same_rows(
     expected = content(lake, lake.import_table(str(folder), name="small"))
     assert len(expected["dl_add_files"]) == 3 * COMMITS
     split(monkeypatch)
-    monkeypatch.setattr(parsing, "HELPERS_FROM", 1)
+    monkeypatch.setattr(parsing, "PROCESSES_FROM", 1)
     table = import_again(lake, folder, "small")
     assert content(lake, table) == expected
     with lake.store.read() as session:
@@ -46,7 +46,7 @@ def test_helpers_find_the_damage_with_its_file_and_line(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     split(monkeypatch)
-    monkeypatch.setattr(parsing, "HELPERS_FROM", 1)
+    monkeypatch.setattr(parsing, "PROCESSES_FROM", 1)
     write_history(tmp_path)
     log = tmp_path / "_delta_log"
     (log / f"{17:020d}.json").write_text('{"add":{"path":"x"}}\n')
@@ -66,8 +66,8 @@ def test_a_helper_that_dies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     files = tuple(CommitFile(f"_delta_log/{version:020d}.json", version, 0) for version in range(9))
     tasks = [parsing.Task((file,), ()) for file in files]
     with (
-        parsing.parser_for(storage, {}, len(files), helpers=2) as parse,
-        pytest.raises(DeltaLakeDbError, match="helper process"),
+        parsing.parser_for(storage, {}, len(files), processes=2) as parse,
+        pytest.raises(DeltaLakeDbError, match="parser process"),
     ):
         list(parse(tasks))
 
@@ -81,8 +81,8 @@ def test_the_program_that_imports_is_not_run_again(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import deltalakedb\n"
-        "from deltalakedb.transaction import parsing\n"
-        "parsing.HELPERS_FROM = parsing._PIECE_COMMITS = 1\n"
+        "from deltalakedb.importing import parsing\n"
+        "parsing.PROCESSES_FROM = parsing._BATCH_COMMITS = 1\n"
         "print('begun')\n"
         f"lake = deltalakedb.connect('sqlite:///{tmp_path}/lake.db')\n"
         f"print(lake.import_table('{tmp_path}/log').version)\n"

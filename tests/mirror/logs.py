@@ -9,7 +9,7 @@ from typing import Any
 from deltalakedb.deltalog.names import checkpoint_key, commit_key
 from deltalakedb.lake import Lake
 from deltalakedb.mirror.checkpoint import write_checkpoint
-from deltalakedb.mirror.findings import Kind, Verification
+from deltalakedb.mirror.verification import Kind, Verification
 from deltalakedb.storage import local_path
 from deltalakedb.table import Table
 

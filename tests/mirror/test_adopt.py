@@ -288,8 +288,8 @@ def test_a_damaged_commit_is_refused(queued: Lake, table: Table, data: bytes, wo
 @pytest.mark.parametrize(
     ("actions", "words"),
     [
-        ([add("x")], "no commitInfo"),
-        ([info(), add("x")], "no commitInfo with an inCommitTimestamp"),
+        ([add("x")], "not a commitInfo"),
+        ([info(), add("x")], "not a commitInfo with an inCommitTimestamp"),
         ([add("x"), info(inCommitTimestamp=NOW + 9)], "Its first line"),
         ([info(inCommitTimestamp=5), add("x")], "Its inCommitTimestamp is 5"),
     ],

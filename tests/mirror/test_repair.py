@@ -17,8 +17,8 @@ from deltalakedb.deltalog.names import checkpoint_key, checksum_key, commit_key
 from deltalakedb.errors import TableNotFoundError
 from deltalakedb.lake import Lake
 from deltalakedb.mirror.checkpoint import write_checkpoint, write_checksum
-from deltalakedb.mirror.findings import Kind
 from deltalakedb.mirror.repair import Repair, repair_table
+from deltalakedb.mirror.verification import Kind
 from deltalakedb.storage import Storage
 from deltalakedb.table import Table
 from mirror.conftest import NewTable

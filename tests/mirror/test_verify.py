@@ -15,9 +15,9 @@ from deltalakedb.deltalog.names import commit_key
 from deltalakedb.errors import TableNotFoundError
 from deltalakedb.lake import Lake
 from deltalakedb.mirror.checkpoint import write_checksum
-from deltalakedb.mirror.findings import Kind, Verification
+from deltalakedb.mirror.verification import Kind, Verification
 from deltalakedb.mirror.verify import verify_table
-from deltalakedb.mirror.verify_commits import take_scope
+from deltalakedb.mirror.verify_commits import read_scope
 from deltalakedb.storage import Storage
 from deltalakedb.table import Table
 from mirror.conftest import NewTable
@@ -75,7 +75,7 @@ def test_every_phase_is_told(queued: Lake, table: Table) -> None:
 def test_each_commit_of_a_replay_is_told(
     queued: Lake, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deltalakedb.mirror.verify._TELL_EACH", 2)
+    monkeypatch.setattr("deltalakedb.mirror.verify._PROGRESS_INTERVAL", 2)
     queued.mirror.run_once()
     recorder = ProgressRecorder()
     assert queued.verify(table.name, progress=recorder).ok
@@ -174,14 +174,14 @@ def test_every_golden_table_that_imports_is_what_its_log_says(
     assert count > 50
     # This one is damaged on purpose.
     broken = "delta-deltalog-state-reconstruction-from-checkpoint-missing-protocol"
-    hint = "it names a checkpoint of version 10, which is not there, or no good"
+    hint = "it names a checkpoint of version 10, which is missing or damaged"
     assert found == {broken: ["the log has no protocol", hint]}
 
 
 def test_large_tables_are_compared_in_parts(
     queued: Lake, new_table: NewTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deltalakedb.mirror.verify_state.BUCKET", 7)
+    monkeypatch.setattr("deltalakedb.mirror.verify.BUCKET", 7)
     table = new_table(queued)
     table.commit([add(f"f{n}") for n in range(50)])
     table.commit([remove(f"f{n}") for n in range(20)])
@@ -193,9 +193,9 @@ def test_large_tables_are_compared_in_parts(
         session.execute_count("UPDATE dl_active_files SET size_bytes = 5 WHERE path = 'f33'", {})
     verification = queued.verify(table.name)
     told = [f.what for f in verification.of(Kind.STATE_DIFFERS)]
-    assert told == ["of the live file 'f33' differ: size (replayed from version 0)"]
+    assert told == ["the live file 'f33' differs in size (replayed from version 0)"]
     told = [f.what for f in verification.of(Kind.CHECKPOINT_DIFFERS)]
-    assert told == ["of the live file 'f33' differ: size"]
+    assert told == ["the live file 'f33' differs in size"]
 
 
 # --- commit files -------------------------------------------------------------------------
@@ -246,7 +246,7 @@ def test_a_commit_of_somebody_else_in_place_of_ours_is_foreign(queued: Lake, tab
     queued.mirror.run_once()
     kind, version, what = one(queued.verify(table.name))
     assert (kind, version) == (Kind.FOREIGN_COMMIT, 6)
-    assert "waits to be published" in what
+    assert "not published yet" in what
 
 
 def test_a_drift_that_is_gone_is_told_and_harmless(queued: Lake, table: Table) -> None:
@@ -300,15 +300,15 @@ def spoil(lake: Lake, statement: str) -> None:
         ),
         (
             "UPDATE dl_active_files SET stats = '{}' WHERE path = 'd'",
-            ["of the live file 'd' differ: stats"],
+            ["the live file 'd' differs in stats"],
         ),
         (
             "UPDATE dl_active_files SET partition_values = '{\"day\":\"2\"}' WHERE path = 'd'",
-            ["of the live file 'd' differ: partitionValues"],
+            ["the live file 'd' differs in partitionValues"],
         ),
         (
             "UPDATE dl_active_files SET base_row_id = 3, modification_time = 1 WHERE path = 'd'",
-            ["of the live file 'd' differ: modificationTime, baseRowId or defaultRowCommitVersion"],
+            ["the live file 'd' differs in modificationTime, baseRowId or defaultRowCommitVersion"],
         ),
     ],
 )
@@ -328,7 +328,7 @@ def test_a_deletion_vector_that_differs_is_told(queued: Lake, table: Table) -> N
     spoil(queued, f"UPDATE dl_active_files SET deletion_vector = '{other}' WHERE dv_id <> ''")
     told = [f.what for f in queued.verify(table.name).of(Kind.STATE_DIFFERS)]
     assert len(told) == 1
-    assert "differ: deletionVector" in told[0]
+    assert "differs in deletionVector" in told[0]
     assert "with the deletion vector" in told[0]
 
 
@@ -451,12 +451,12 @@ def test_what_is_committed_between_the_look_and_the_listing_is_not_foreign(
     queued: Lake, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def late(*given: Any) -> Any:
-        scope = take_scope(*given)
+        scope = read_scope(*given)
         table.commit([add("e", values={"day": "1"})])
         queued.mirror.run_once()
         return scope
 
-    monkeypatch.setattr("deltalakedb.mirror.verify.take_scope", late)
+    monkeypatch.setattr("deltalakedb.mirror.verify.read_scope", late)
     verification = queued.verify(table.name)
     assert verification.ok
     assert verification.head == 5
@@ -493,7 +493,7 @@ def test_a_log_that_is_gone_altogether_is_told(queued: Lake, table: Table) -> No
 def test_the_findings_of_a_very_wrong_log_are_counted_and_not_all_kept(
     queued: Lake, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deltalakedb.mirror.findings._MOST", 2)
+    monkeypatch.setattr("deltalakedb.mirror.verification._MAX_FINDINGS", 2)
     shutil.rmtree(log_of(table))
     verification = queued.verify(table.name)
     assert len(verification.findings) == 2

@@ -14,7 +14,7 @@ import pytest
 from deltalakedb.deltalog.names import checkpoint_key, checksum_key, commit_key
 from deltalakedb.lake import Lake
 from deltalakedb.mirror.checkpoint import write_checkpoint, write_checksum
-from deltalakedb.mirror.findings import Kind
+from deltalakedb.mirror.verification import Kind
 from deltalakedb.table import Table
 from mirror.conftest import NewTable
 from mirror.logs import checkpointed, eventful, log_of, one
@@ -70,9 +70,9 @@ def without_stats(rows: list[Any]) -> list[Any]:
         (
             with_another_size,
             [
-                "of the live file 'a b' differ: size",
-                f"of the live file 'c' with the deletion vector 'u{1:0>20}@1' differ: size",
-                "of the live file 'd' differ: size",
+                "the live file 'a b' differs in size",
+                f"the live file 'c' with the deletion vector 'u{1:0>20}@1' differs in size",
+                "the live file 'd' differs in size",
             ],
         ),
         (without_stats, []),
@@ -162,7 +162,7 @@ def test_a_hint_that_names_an_absent_checkpoint_is_told(queued: Lake, table: Tab
     checkpointed(queued, table, 4).unlink()
     kind, version, what = one(queued.verify(table.name))
     assert (kind, version) == (Kind.LOST_HINT, 4)
-    assert what == "it names a checkpoint of version 4, which is not there, or no good"
+    assert what == "it names a checkpoint of version 4, which is missing or damaged"
 
 
 def test_a_damaged_hint_is_told_and_harmless(queued: Lake, table: Table) -> None:

@@ -13,7 +13,7 @@ from deltalakedb.clock import ManualClock
 from deltalakedb.deltalog.names import commit_key
 from deltalakedb.lake import Lake
 from deltalakedb.mirror.checkpoint import write_checkpoint
-from deltalakedb.mirror.findings import Kind
+from deltalakedb.mirror.verification import Kind
 from property.test_histories import PROPERTIES, State, Step, commit, histories
 
 from support.lake import schema_json

@@ -22,7 +22,7 @@ def test_a_generated_log_gives_the_same_rows(
     write_history(tmp_path)
     expected = content(lake, lake.import_table(str(tmp_path), name="here"))
     lake.drop_table("here")
-    monkeypatch.setattr(parsing, "_PIECE_COMMITS", 4)
+    monkeypatch.setattr(parsing, "_BATCH_COMMITS", 4)
     table = lake.import_table(str(tmp_path), name="there", spark=spark)
     assert content(lake, table) == expected
     assert len(expected["dl_table_versions"]) == COMMITS

@@ -16,9 +16,8 @@ from deltalakedb.deltalog.listing import list_log, plan_history
 from deltalakedb.deltalog.names import checkpoint_key, commit_key
 from deltalakedb.errors import InvalidLogError
 from deltalakedb.lake import Lake
-from deltalakedb.mirror import verify_state
-from deltalakedb.mirror.findings import Kind
 from deltalakedb.mirror.log_reader import LogReader
+from deltalakedb.mirror.verification import Kind
 from deltalakedb.spark.jobs import verify
 from deltalakedb.table import Table
 
@@ -39,7 +38,7 @@ def lake(catalogs: Catalogs) -> Iterator[Lake]:
 def table(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
     """Seven versions of all kinds of actions, with checkpoints; read in many units and buckets."""
     monkeypatch.setattr(verify, "_CHUNK", 2)
-    monkeypatch.setattr(verify_state, "BUCKET", 3)
+    monkeypatch.setattr("deltalakedb.mirror.verify.BUCKET", 3)
     properties = {"delta.checkpointInterval": "3", "delta.enableDeletionVectors": "true"}
     table = lake.create_table(
         "t", location=str(tmp_path / "t"), schema=SCHEMA, properties=properties

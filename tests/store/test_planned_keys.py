@@ -64,7 +64,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few files are many pages."""
     monkeypatch.setattr("deltalakedb.store.store._PLAN_PAGE", 2)
     monkeypatch.setattr("deltalakedb.store.bulk._SORTED_ROWS", 2)
-    monkeypatch.setattr("deltalakedb.importing.parsing._PIECE_COMMITS", 1)
+    monkeypatch.setattr("deltalakedb.importing.parsing._BATCH_COMMITS", 1)
 
 
 def new_table(lake: Lake, history: Sequence[list[Json]] = (), **properties: str) -> Table:

@@ -18,7 +18,7 @@ from deltalakedb.cli.options import (
 from deltalakedb.cli.output import as_commands, moment, say, show_json, show_rows, size
 from deltalakedb.cli.progress import progress_bar
 from deltalakedb.errors import Fix
-from deltalakedb.mirror.findings import Kind, Verification
+from deltalakedb.mirror.verification import Kind, Verification
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 

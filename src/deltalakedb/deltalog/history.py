@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from deltalakedb.actions import (
     Action,
@@ -33,7 +34,7 @@ from deltalakedb.deltalog.listing import (
     plan_history,
 )
 from deltalakedb.deltalog.names import sidecar_key
-from deltalakedb.deltalog.replay import state_of
+from deltalakedb.deltalog.replay import reconcile_state
 from deltalakedb.errors import InvalidLogError, ObjectNotFoundError
 
 _BATCH = 10_000
@@ -52,7 +53,7 @@ class OpenHistory:
         if len(pieces) == 1 and isinstance(pieces[0], Checkpoint):
             yield from checkpoint_batches(pieces[0], self.spool)
         elif pieces:
-            yield state_of(self._pieced_actions())
+            yield reconcile_state(self._pieced_actions())
 
     def _pieced_actions(self) -> Iterator[Action]:
         for piece in self.plan.base_pieces:
@@ -156,3 +157,35 @@ def checkpoint_batches(checkpoint: Checkpoint, spool: Spool) -> Iterator[list[Ac
                 batch = []
     if batch:
         yield batch
+
+
+# --- times --------------------------------------------------------------------------------
+
+
+class VersionTime(NamedTuple):
+    """The time of a version's file, and its in-commit timestamp if the table has them enabled."""
+
+    version: int
+    file_ms: int
+    in_commit_ms: int | None = None
+
+
+def commit_times(versions: Sequence[VersionTime]) -> list[int]:
+    """The time of each version, strictly increasing.
+
+    Delta's rule: the in-commit timestamp where there is one, else the time of the file, moved on
+    where files were copied out of order. Where an in-commit timestamp is not later than the time of
+    a file before it, the time of the file gives way.
+    """
+    times: list[int] = []
+    for entry in versions:
+        following = times[-1] + 1 if times else 0
+        own = entry.in_commit_ms
+        times.append(max(entry.file_ms, following) if own is None else own)
+    for position in range(len(times) - 2, -1, -1):
+        if versions[position].in_commit_ms is None:
+            times[position] = min(times[position], times[position + 1] - 1)
+    # In-commit timestamps may still contradict each other: then the order of versions wins.
+    for position, time in enumerate(times):
+        times[position] = max(time, times[position - 1] + 1 if position else 0)
+    return times

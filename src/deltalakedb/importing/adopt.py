@@ -1,13 +1,13 @@
-"""Commits that somebody else wrote to `_delta_log` become versions of the catalog.
+"""The adoption of foreign commits: commit files of other writers become versions of the catalog.
 
 Guarantees:
 
-- One database transaction, which holds the head: all of them are adopted, or none.
-- Only what applies cleanly is: the commits follow on the newest version without a gap, everything
-  of ours is published, and each of them keeps the rules that a commit made here has to keep.
-- The files stay as they are; their digests are recorded, and they count as published. Versions get
-  the time that Delta's readers give them: the in-commit timestamp where the table has them, else
-  that of the file.
+- One database transaction, which locks the head: all foreign commits are adopted, or none.
+- Only commits that apply cleanly are adopted: they follow the newest version without a gap, all
+  versions of the catalog are published, and each commit obeys the rules for commits made here.
+- The files stay as they are; their digests are recorded, and they count as published. A version has
+  the time that Delta's readers give it: the in-commit timestamp where the table has them, else the
+  time of the file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from deltalakedb.actions.file_paths import spellings
 from deltalakedb.deltalog.fetch import Spool
 from deltalakedb.deltalog.listing import LogFile, sort_log
 from deltalakedb.deltalog.names import LOG, commit_key
-from deltalakedb.deltalog.replay import file_key_of
+from deltalakedb.deltalog.replay import file_id
 from deltalakedb.errors import (
     AdoptionRefusedError,
     CommitOutcomeUnknownError,
@@ -62,7 +62,7 @@ _OTHERWISE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AdoptedVersion:
-    """A foreign commit that is a version of the catalog now."""
+    """A foreign commit that became a version of the catalog."""
 
     version: int
     key: str
@@ -76,7 +76,7 @@ class AdoptedVersion:
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """What was adopted; no versions where the log has nothing beyond the catalog."""
+    """The adopted versions; none where the log has no commit beyond the catalog."""
 
     table: str
     table_id: str
@@ -88,7 +88,7 @@ class Adopted:
 
 
 @dataclass(frozen=True, slots=True)
-class _Foreign:
+class _ForeignCommit:
     """A foreign commit file, and its bytes."""
 
     file: LogFile
@@ -100,18 +100,18 @@ class _Foreign:
 
 
 def adopt(store: Store, storage: Storage, table: TableRecord) -> tuple[Adopted, TableState | None]:
-    """Adopt every commit beyond the head; what was adopted, and the state that it leaves."""
+    """Adopt every commit beyond the head; returns the versions, and the state after them."""
     with store.read() as session:
-        head, waiting = _ours(store, session, table)
-    if waiting is not None:
-        _refuse_fork(store, storage, table, waiting, head)
+        head, unpublished = _read_versions(store, session, table)
+    if unpublished is not None:
+        _refuse_fork(store, storage, table, unpublished, head)
     with Spool(storage) as spool:
         files = _foreign_files(storage, table, head)
         _fetch(spool, files)
         try:
             with store.write() as session:
                 store.lock_head(session, table.table_id)
-                if _ours(store, session, table) != (head, None):
+                if _read_versions(store, session, table) != (head, None):
                     raise AdoptionRefusedError(
                         f"Table {table.name!r} got a new version while its log was read",
                         why="nothing was adopted",
@@ -122,7 +122,7 @@ def adopt(store: Store, storage: Storage, table: TableRecord) -> tuple[Adopted, 
                 if done and queue.mirror_table(session, table.table_id).drift is not None:
                     queue.set_drift(session, table.table_id, None, now=store.clock.now_ms())
         except CommitOutcomeUnknownError:
-            done = _look_up(store, table, spool, files)
+            done = _committed(store, table, spool, files)
             if not done:
                 raise
             state = None
@@ -132,15 +132,15 @@ def adopt(store: Store, storage: Storage, table: TableRecord) -> tuple[Adopted, 
 def _foreign_files(storage: Storage, table: TableRecord, head: int) -> list[LogFile]:
     """The commit files beyond the head, in order."""
     listing = sort_log(storage.list(LOG, start_after=commit_key(head)))
-    found = [listing.commits[version] for version in sorted(listing.commits) if version > head]
-    for expected, file in enumerate(found, start=head + 1):
+    files = [listing.commits[version] for version in sorted(listing.commits) if version > head]
+    for expected, file in enumerate(files, start=head + 1):
         if file.version != expected:
             raise AdoptionRefusedError(
                 f"The foreign commits of table {table.name!r} cannot be adopted",
                 why=f"there is one of version {file.version}, and none of version {expected}",
-                fix=f"Restore {commit_key(expected)}, or take {file.key} out of the log",
+                fix=f"Restore {commit_key(expected)}, or move {file.key} out of the log",
             )
-    return found
+    return files
 
 
 def _fetch(spool: Spool, files: Sequence[LogFile]) -> None:
@@ -153,11 +153,11 @@ def _fetch(spool: Spool, files: Sequence[LogFile]) -> None:
         ) from error
 
 
-# --- what of ours stands in the way -------------------------------------------------------
+# --- unpublished versions -----------------------------------------------------------------
 
 
-def _ours(store: Store, session: Session, table: TableRecord) -> tuple[int, int | None]:
-    """The newest version, and the oldest that is not published, if any."""
+def _read_versions(store: Store, session: Session, table: TableRecord) -> tuple[int, int | None]:
+    """The newest version, and the oldest one that is not published, if any."""
     head = store.head(session, table.table_id)
     if head is None:
         raise not_registered(session, table)
@@ -168,24 +168,26 @@ def _ours(store: Store, session: Session, table: TableRecord) -> tuple[int, int 
 def _refuse_fork(
     store: Store, storage: Storage, table: TableRecord, first: int, head: int
 ) -> NoReturn:
-    """Our versions wait to be published where the foreign commits are: there are two histories."""
+    """Refuse where unpublished versions stand in the way of the foreign commits."""
     key = commit_key(first)
-    there = storage.head(key) is not None
+    exists = storage.head(key) is not None
     with store.read() as session:
-        mine = store.version(session, table.table_id, first)
-    operation = mine.commit_info.operation if mine and mine.commit_info else None
-    ours = f"version {first} ({operation or 'unnamed'})" + (f" to {head}" if head > first else "")
-    if not there:
+        record = store.version(session, table.table_id, first)
+    operation = record.commit_info.operation if record and record.commit_info else None
+    versions = f"version {first} ({operation or 'unnamed'})" + (
+        f" to {head}" if head > first else ""
+    )
+    if not exists:
         raise AdoptionRefusedError(
-            f"Table {table.name!r} has versions that are not published yet: {ours}",
+            f"Table {table.name!r} has versions that are not published yet: {versions}",
             why="foreign commits can only follow on them",
             fix=f"Publish them first: {Fix('lake.mirror.run_once')}",
         )
     name = table.name
     raise AdoptionRefusedError(
         f"The log of table {name!r} has forked at version {first}",
-        why=f"{storage.location}/{key} is somebody else's, and this catalog has committed {ours} "
-        "itself, which cannot be published there",
+        why=f"{storage.location}/{key} is a foreign commit, and this catalog has committed "
+        f"{versions} itself, which cannot be published there",
         fix="Decide which of the two to keep. To keep the commits of this catalog, move the "
         f"foreign commits from version {first} on out of _delta_log, then run "
         f"{Fix('lake.mirror.retry', name)}. To keep the foreign commits, write down what was "
@@ -210,7 +212,7 @@ def _adopt_all(
     done: list[AdoptedVersion] = []
     state = load_state(store, session, table.table_id, files[0].version - 1)
     for file in files:
-        foreign = _Foreign(file, spool.get(file.key))
+        foreign = _ForeignCommit(file, spool.get(file.key))
         try:
             adopted, state = _adopt_one(store, session, table, foreign, state)
         except AdoptionRefusedError:
@@ -226,17 +228,17 @@ def _adopt_all(
 
 
 def _adopt_one(
-    store: Store, session: Session, table: TableRecord, foreign: _Foreign, state: TableState
+    store: Store, session: Session, table: TableRecord, foreign: _ForeignCommit, state: TableState
 ) -> tuple[AdoptedVersion, TableState]:
-    given = parse_commit(foreign.data, file=foreign.file.key)
-    live, actions = _spelled(store, session, table, given)
+    parsed = parse_commit(foreign.data, file=foreign.file.key)
+    live, actions = _with_live_paths(store, session, table, parsed)
     summary = Summary(action for action in actions if not isinstance(action, UnknownAction))
     _check_rules(summary, actions, live, state)
     check_places(summary.adds, summary.removes, table)
     after_metadata = summary.metadata or state.metadata
     after_protocol = summary.protocol or state.protocol
     facts = facts_of(after_metadata, after_protocol)
-    committed_at = _time(foreign, given, summary, state, in_commit=facts.in_commit_timestamps)
+    committed_at = _time(foreign, parsed, summary, state, in_commit=facts.in_commit_timestamps)
     info = summary.commit_info
     counts, closing = account(state.counts, actions, live)
     version = foreign.file.version
@@ -272,10 +274,12 @@ def _adopt_one(
     after = state.after(
         version, committed_at, counts, metadata=summary.metadata, protocol=summary.protocol
     )
-    return _told(foreign, record, counts), after
+    return _adopted_version(foreign, record, counts), after
 
 
-def _told(foreign: _Foreign, record: VersionRecord, counts: Counts) -> AdoptedVersion:
+def _adopted_version(
+    foreign: _ForeignCommit, record: VersionRecord, counts: Counts
+) -> AdoptedVersion:
     info = record.commit_info
     return AdoptedVersion(
         version=record.version,
@@ -289,10 +293,10 @@ def _told(foreign: _Foreign, record: VersionRecord, counts: Counts) -> AdoptedVe
     )
 
 
-def _spelled(
+def _with_live_paths(
     store: Store, session: Session, table: TableRecord, actions: Sequence[Action]
 ) -> tuple[dict[tuple[str, str], int], list[Action]]:
-    """The live files that a commit touches, and its actions with their spelling of the path.
+    """The live files that a commit touches, and its actions with the paths of those.
 
     The catalog compares paths as text; another writer may percent-encode more, or less.
     """
@@ -300,16 +304,16 @@ def _spelled(
     live = store.live_among(
         session, table.table_id, [way for path in paths for way in spellings(path)]
     )
-    known = {file_key_of(path, dv_id): path for path, dv_id in live}
-    spelled: list[Action] = []
+    live_paths = {file_id(path, dv_id): path for path, dv_id in live}
+    respelled: list[Action] = []
     for action in actions:
         if isinstance(action, (AddFile, RemoveFile)):
-            path = known.get(file_key_of(action.path, action.dv_id), action.path)
-            spelled.append(action if path == action.path else replace(action, path=path))
+            path = live_paths.get(file_id(action.path, action.dv_id), action.path)
+            respelled.append(action if path == action.path else replace(action, path=path))
         else:
-            spelled.append(action)
-    touched = {a.path for a in spelled if isinstance(a, (AddFile, RemoveFile))}
-    return {key: size for key, size in live.items() if key[0] in touched}, spelled
+            respelled.append(action)
+    touched = {a.path for a in respelled if isinstance(a, (AddFile, RemoveFile))}
+    return {key: size for key, size in live.items() if key[0] in touched}, respelled
 
 
 # --- rules --------------------------------------------------------------------------------
@@ -323,7 +327,7 @@ def _check_rules(
 ) -> None:
     protocol = summary.protocol or state.protocol
     check_readable(protocol)
-    # Whoever wrote the commit answers for what its protocol demands of writers.
+    # The foreign writer is responsible for what the protocol demands of writers.
     honoured = {*required_features(protocol), *CONSTRAINT_RULES, *FEATURES}
     gone = sum((remove.path, remove.dv_id) in live for remove in summary.removes)
     validate_commit(
@@ -346,8 +350,8 @@ def _check_rules(
 
 
 def _time(
-    foreign: _Foreign,
-    given: Sequence[Action],
+    foreign: _ForeignCommit,
+    actions: Sequence[Action],
     summary: Summary,
     state: TableState,
     *,
@@ -357,8 +361,8 @@ def _time(
         return max(foreign.file.modified_ms, state.committed_at + 1)
     info = summary.commit_info
     time = None if info is None else info.in_commit_timestamp
-    if time is None or not isinstance(given[0], CommitInfo):
-        why = "its first line is no commitInfo with an inCommitTimestamp"
+    if time is None or not isinstance(actions[0], CommitInfo):
+        why = "its first line is not a commitInfo with an inCommitTimestamp"
     elif time <= state.committed_at:
         why = (
             f"its inCommitTimestamp is {time}, and that of the version before it is "
@@ -378,17 +382,17 @@ def _user(info: CommitInfo | None) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _look_up(
+def _committed(
     store: Store, table: TableRecord, spool: Spool, files: Sequence[LogFile]
 ) -> list[AdoptedVersion]:
-    """What became of an adoption whose acknowledgement was lost; nothing if it did not happen."""
+    """The versions of an adoption whose acknowledgement was lost; none if it did not commit."""
     done: list[AdoptedVersion] = []
     with store.read() as session:
         for file in files:
-            foreign = _Foreign(file, spool.get(file.key))
+            foreign = _ForeignCommit(file, spool.get(file.key))
             record = store.version(session, table.table_id, file.version)
             row = session.one("mirror_digest", table_id=table.table_id, version=file.version)
             if record is None or row is None or row[0] != foreign.digest:
                 return []
-            done.append(_told(foreign, record, record.counts))
+            done.append(_adopted_version(foreign, record, record.counts))
     return done

@@ -1,8 +1,8 @@
-"""Checkpoints of a log that is imported, against its commits.
+"""The checkpoints of a log that is imported, compared with its commits.
 
-A history comes from commits where they are there. Readers of the log begin with a checkpoint: one
-that says something else would show them another table. The newest checkpoint is compared, and older
-ones while they are small; `verify` compares all of them.
+A history comes from commits where they exist, and readers of the log begin with a checkpoint: one
+that contradicts the commits would give them another table. The newest checkpoint is compared, and
+older ones while they are small; `verify` compares all of them.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from deltalakedb.actions import Action, DomainMetadata, Txn
+from deltalakedb.actions import Action
 from deltalakedb.actions.properties import TableProperties
-from deltalakedb.deltalog.history import checkpoint_batches, fetch_checkpoint
-from deltalakedb.deltalog.live_state import (
-    FILE_COLUMNS,
-    LiveState,
-    described_files,
-    differences,
+from deltalakedb.deltalog.differences import (
+    Sides,
+    control_differences,
+    file_differences,
     metadata_differences,
     protocol_differences,
-    shown,
+    unexpected_files,
 )
+from deltalakedb.deltalog.history import checkpoint_batches, fetch_checkpoint
+from deltalakedb.deltalog.replay import FILE_COLUMNS, ControlState, LogState, described_files
 from deltalakedb.errors import InvalidLogError
 
 if TYPE_CHECKING:
@@ -34,75 +34,70 @@ if TYPE_CHECKING:
     from deltalakedb.deltalog.listing import Checkpoint, LogListing
 
 _BYTES: Final = 16 * 1024 * 1024
-"""Older checkpoints than the newest are compared while they have no more bytes together."""
-_SHOWN: Final = 3
+"""Checkpoints older than the newest are compared while all together have no more bytes."""
+_REPORTED: Final = 3
+_SIDES: Final = Sides("commits", "checkpoint")
 
 
 @dataclass(slots=True)
 class CheckpointCheck:
-    """The checkpoints to compare, and the control actions that the commits have had."""
+    """The checkpoints to compare, and the control actions of the commits so far."""
 
     checkpoints: list[Checkpoint]
     spool: Spool
     control: list[tuple[int, Action]] = field(default_factory=list)
 
-    def note(self, others: Iterable[tuple[int, list[Action]]]) -> None:
-        """Keep the control actions of commits, in the order of their versions."""
+    def add_control(self, versions: Iterable[tuple[int, list[Action]]]) -> None:
+        """Add the control actions of commits, in the order of their versions."""
         if self.checkpoints:
-            self.control += [(version, action) for version, some in others for action in some]
+            self.control += [(version, a) for version, actions in versions for a in actions]
 
-    def problems(self, groups: Iterable[pa.Table], *, complete: bool) -> Iterator[str]:
-        """Where a checkpoint contradicts the commits; the first differences of each.
+    def differences(self, groups: Iterable[pa.Table], *, complete: bool) -> Iterator[str]:
+        """The first differences of each checkpoint that contradicts the commits.
 
-        `groups` have every file that ever was, with its interval. What is not `complete` lacks app
-        transactions and metadata domains.
+        `groups` have all files of the history with their intervals. Without `complete` the control
+        actions lack app transactions and metadata domains, which are then not compared.
         """
         states = [self._state(checkpoint) for checkpoint in self.checkpoints]
-        files: list[list[str]] = [[] for _ in states]
+        problems: list[list[str]] = [[] for _ in states]
         for group in groups if states else ():
-            for checkpoint, state, told in zip(self.checkpoints, states, files, strict=True):
-                told.extend(_compare(_live_at(group, checkpoint.version), state)[:_SHOWN])
-        for checkpoint, state, told in zip(self.checkpoints, states, files, strict=True):
-            told.extend(
-                f"the file {shown(file)} is in the checkpoint, and is not live by the commits"
-                for file in islice(state.files, _SHOWN)
-            )
-            told.extend(self._control_problems(checkpoint.version, state, complete=complete))
-            if told:
-                yield f"{checkpoint.files[0].key}: {'; '.join(told[:_SHOWN])}"
+            for checkpoint, state, texts in zip(self.checkpoints, states, problems, strict=True):
+                texts.extend(islice(_compare(group, checkpoint.version, state), _REPORTED))
+        for checkpoint, state, texts in zip(self.checkpoints, states, problems, strict=True):
+            texts.extend(unexpected_files(islice(state.files, _REPORTED), _SIDES))
+            texts.extend(self._compare_control(checkpoint.version, state, complete=complete))
+            if texts:
+                yield f"{checkpoint.files[0].key}: {'; '.join(texts[:_REPORTED])}"
 
-    def _state(self, checkpoint: Checkpoint) -> LiveState:
-        state = LiveState()
+    def _state(self, checkpoint: Checkpoint) -> LogState:
+        state = LogState()
         for batch in checkpoint_batches(checkpoint, self.spool):
             state.apply(batch)
         return state
 
-    def _control_problems(self, version: int, state: LiveState, *, complete: bool) -> Iterator[str]:
-        mine = LiveState()
-        mine.apply(action for number, action in self.control if number <= version)
-        if mine.protocol is None or mine.metadata is None:
+    def _compare_control(self, version: int, state: LogState, *, complete: bool) -> Iterator[str]:
+        commits = ControlState()
+        for number, action in self.control:
+            if number <= version:
+                commits.apply_control(action)
+        if commits.protocol is None or commits.metadata is None:
             return
-        yield from protocol_differences(mine.protocol, state.protocol)
-        yield from metadata_differences(mine.metadata, state.metadata)
-        if not complete:
-            return
-        expires = TableProperties(mine.metadata.configuration).set_transaction_retention
-        for app in sorted({*mine.txns, *state.txns}):
-            if _version(mine.txns.get(app)) != _version(state.txns.get(app)) and not (
-                expires and app not in state.txns
-            ):
-                yield f"the app transaction {app!r} differs"
-        for name in sorted({*mine.domains, *state.domains}):
-            if _configuration(mine.domains.get(name)) != _configuration(state.domains.get(name)):
-                yield f"the metadata domain {name!r} differs"
+        if complete:
+            retention = TableProperties(commits.metadata.configuration).set_transaction_retention
+            yield from control_differences(
+                commits, state, _SIDES, txns_expire=retention is not None
+            )
+        else:
+            yield from protocol_differences(commits.protocol, state.protocol, _SIDES)
+            yield from metadata_differences(commits.metadata, state.metadata, _SIDES)
 
 
 def checkpoints_to_compare(
     listing: LogListing, history: OpenHistory, spool: Spool
 ) -> CheckpointCheck:
-    """Choose checkpoints that the history is not made of, and bring them here.
+    """Choose and fetch checkpoints that the history does not begin with.
 
-    One that is damaged is passed over: readers find that out by themselves.
+    A damaged one is skipped: readers notice that by themselves.
     """
     plan = history.plan
     chosen: list[Checkpoint] = []
@@ -122,32 +117,13 @@ def checkpoints_to_compare(
     return CheckpointCheck(chosen, spool)
 
 
-def _live_at(files: pa.Table, version: int) -> pa.Table:
+def _compare(files: pa.Table, version: int, state: LogState) -> Iterator[str]:
+    """Compare the files that are live at a version; `state` loses all of them."""
     import pyarrow.compute as pc
 
     live = pc.and_(
         pc.less_equal(files["added_version"], version),
         pc.greater(files["removed_version"], version),
     )
-    return files.select(FILE_COLUMNS).filter(live)
-
-
-def _compare(files: pa.Table, state: LiveState) -> list[str]:
-    """Where live files differ from a state, which loses all of them."""
-    problems: list[str] = []
-    for batch in files.to_batches():
-        for file, mine in described_files(batch):
-            theirs = state.files.pop(file, None)
-            if theirs is None:
-                problems.append(f"the live file {shown(file)} is not in the checkpoint")
-            elif names := differences(mine, theirs, stats=False):
-                problems.append(f"fields of the live file {shown(file)} differ: {', '.join(names)}")
-    return problems
-
-
-def _version(txn: Txn | None) -> int | None:
-    return None if txn is None else txn.version
-
-
-def _configuration(domain: DomainMetadata | None) -> str | None:
-    return None if domain is None or domain.removed else domain.configuration
+    for batch in files.select(FILE_COLUMNS).filter(live).to_batches():
+        yield from file_differences(described_files(batch), state.files, _SIDES, stats=False)

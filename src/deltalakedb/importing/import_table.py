@@ -1,40 +1,43 @@
-"""An existing Delta table becomes one of ours, with its history.
+"""The import of an existing Delta table, with its history.
 
 Guarantees:
 
-- Nobody sees anything before the last database transaction, which registers the table. A log of
-  few commits takes one; a larger one is written in stages (`import_stages.py`), and an import that
-  was killed goes on after the last of them. A log that is refused leaves the catalog as it was.
-- Versions keep their numbers, times, actions and commitInfo. A log whose old commits are gone
-  begins with its oldest state that can be rebuilt, as the actions of that version.
-- Before anything is committed, what the catalog would answer (live files and bytes of every
-  version, the live files of the newest one) is compared with a replay of the log in memory.
+- The table is visible only after the last database transaction, which registers it. A small log
+  takes one transaction; a large one is written in stages (`stages.py`), and an import that was
+  killed continues after the last of them. A refused log leaves the catalog as it was.
+- Versions keep their numbers, times, actions and commitInfo. A log whose old commits were deleted
+  begins with the oldest state that can be rebuilt, as the actions of that version.
+- Before the commit, the catalog's answers (live files and bytes of every version, the live files of
+  the newest one) are compared with a replay of the log in memory.
 - Nothing is written to the table's location.
 """
 
 from __future__ import annotations
 
-import gc
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
-from deltalakedb.actions import Action, CdcFile, CommitInfo, Metadata, Protocol, parse_commit
+from deltalakedb.actions import CdcFile, CommitInfo, Metadata, Protocol, parse_commit
 from deltalakedb.actions.features import check_readable
 from deltalakedb.actions.file_paths import ODD_PATH, is_absolute
 from deltalakedb.actions.planning import Plan, plan_of, plan_text
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.actions.schema_checks import check_column_names
 from deltalakedb.deltalog.fetch import Spool
-from deltalakedb.deltalog.history import OpenHistory, open_history
+from deltalakedb.deltalog.history import OpenHistory, VersionTime, commit_times, open_history
 from deltalakedb.deltalog.listing import Checkpoint, LogFile, list_log
-from deltalakedb.deltalog.replay import file_key_of
-from deltalakedb.deltalog.tally import Files, Sums, Tally
-from deltalakedb.deltalog.times import VersionTime, commit_times
+from deltalakedb.deltalog.replay import (
+    ControlState,
+    FileColumns,
+    LiveFiles,
+    VersionTotals,
+    file_id,
+)
 from deltalakedb.errors import (
     CatalogConstraintError,
     CatalogError,
@@ -54,13 +57,13 @@ from deltalakedb.importing.checkpoint_check import CheckpointCheck, checkpoints_
 from deltalakedb.importing.log_rows import (
     CommitFile,
     CommitRow,
-    Piece,
-    PieceBuilder,
+    LogBatch,
+    LogBatchBuilder,
     commit_row,
-    planned,
+    planned_columns,
 )
 from deltalakedb.importing.parsing import Parser, Task, group, parser_for
-from deltalakedb.importing.stages import Stages, discard, find, fingerprint
+from deltalakedb.importing.stages import Stages, discard, find_stages, fingerprint
 from deltalakedb.operations.alter import check_name
 from deltalakedb.progress import Phases, Progress
 from deltalakedb.reading.data_files import descriptor_of
@@ -76,33 +79,32 @@ if TYPE_CHECKING:
     from deltalakedb.store import Store
     from deltalakedb.store.dialect import Row, Session
 
-Pages = Callable[
+BuildPages = Callable[
     [str, "pa.Table | None", Sequence[tuple[int, int, int]]], Callable[[TableRecord], None]
 ]
-"""Called before the last transaction with the table's id, all files that ever were (where they are
-still in memory), and the changes and live files of each version. What it gives back is called when
-the table is there."""
+"""Called before the last transaction with the table's id, all files of the history (None where they
+are not in memory), and version, changes and live files of each version. Its result is called once
+the table is registered."""
 STAGE_FROM: Final = 10_000
-"""From how many commits on an import is written in stages."""
+"""The number of commits from which an import is written in stages."""
 _LARGE: Final = 512 * 1024 * 1024
-_STAGE_PIECES: Final = 8
-# The deletion vectors whose files may lie elsewhere, as JSON.
-_ODD_VECTOR: Final = r'"storageType": ?"p"|"pathOrInlineDv": ?"/|\.\.'
-_NOTHING = Sums(0, 0, 0, 0, 0, 0)
+_STAGE_BATCHES: Final = 8
+_NO_TOTALS: Final = VersionTotals()
+# A deletion vector, as JSON, whose file may lie outside the table.
+_OUTSIDE_VECTOR: Final = r'"storageType": ?"p"|"pathOrInlineDv": ?"/|\.\.'
 
 
-@dataclass(slots=True)
-class _Version:
-    """A version on its way into the ledger."""
+class _Version(NamedTuple):
+    """A version to write to the ledger."""
 
     commit: CommitRow
-    sums: Sums
+    totals: VersionTotals
     in_commit_ms: int | None
 
 
 @dataclass(slots=True)
 class _Import:
-    """One import: what has been replayed so far."""
+    """One import, and the state that its log was replayed to so far."""
 
     store: Store
     history: OpenHistory
@@ -114,146 +116,149 @@ class _Import:
     places: FilePlaces
     checkpoints: CheckpointCheck
     trust_commits: bool = False
-    tally: Tally = field(default_factory=Tally)
-    protocol: Protocol | None = None
-    metadata: Metadata | None = None
+    live: LiveFiles = field(default_factory=LiveFiles)
+    control: ControlState = field(default_factory=ControlState)
     versions: list[_Version] = field(default_factory=list)
-    begun: Sums = _NOTHING
+    partial: VersionTotals = _NO_TOTALS
+    """The totals of a version of which more batches follow."""
     plan: Plan = ()
     has_own_uris: bool = False
     resumed: bool = False
-    pages: Pages | None = None
+    build_pages: BuildPages | None = None
     write_pages: Callable[[TableRecord], None] | None = None
 
     # --- reading --------------------------------------------------------------------------
 
-    def pieces(self, parse: Parser) -> Iterator[Piece]:
-        """All that the log says, with every commit parsed before the second piece comes.
+    def batches(self, parse: Parser) -> Iterator[LogBatch]:
+        """The whole log, with every commit parsed before the second batch is returned.
 
-        The catalog never waits for an object store inside a transaction.
+        So the catalog never waits for an object store inside a transaction.
         """
         base = self._base()
         first = list(islice(base, 1))
-        commits: list[Piece] = []
+        commits: list[LogBatch] = []
         read = 0
-        for piece in self.commits(parse, self.history.plan.commits):
-            commits.append(piece)
-            read += len(piece.commits)
+        for batch in self.commits(parse, self.history.plan.commits):
+            commits.append(batch)
+            read += len(batch.commits)
             self.phases(read, self.history.plan.count)
         return chain(first, base, commits)
 
-    def commits(self, parse: Parser, files: Iterable[LogFile]) -> Iterator[Piece]:
-        """Commits, parsed. The first ones alone: they tell which keys the others need."""
+    def commits(self, parse: Parser, files: Iterable[LogFile]) -> Iterator[LogBatch]:
+        """Parsed commits. The first group comes alone: it has the plan that the others need."""
         groups = group(files)
-        for some in islice(groups, 1):
-            for piece in parse([Task(some, self.plan)]):
-                self.plan = piece.plan
-                yield piece
-        yield from parse(Task(some, self.plan) for some in groups)
+        for group_files in islice(groups, 1):
+            for batch in parse([Task(group_files, self.plan)]):
+                self.plan = batch.plan
+                yield batch
+        yield from parse(Task(group_files, self.plan) for group_files in groups)
 
-    def _base(self) -> Iterator[Piece]:
+    def _base(self) -> Iterator[LogBatch]:
         """The state that the history begins with, as the actions of its version."""
         version = self.history.plan.base_version
         if version is None:
             return
-        kept = 0
-        for batch in self.history.base_batches():
-            builder = PieceBuilder(self.plan)
-            kept += builder.add_state(version, batch, file=f"the checkpoint of version {version}")
-            piece = builder.piece()
-            self.plan = piece.plan
-            yield piece
-        builder = PieceBuilder(self.plan)
-        builder.add_provenance(self._base_commit(version, kept))
-        yield builder.piece()
+        num_actions = 0
+        for actions in self.history.base_batches():
+            builder = LogBatchBuilder(self.plan)
+            num_actions += builder.add_state(
+                version, actions, file=f"the checkpoint of version {version}"
+            )
+            batch = builder.build()
+            self.plan = batch.plan
+            yield batch
+        builder = LogBatchBuilder(self.plan)
+        builder.add_commit_row(self._base_commit(version, num_actions))
+        yield builder.build()
 
-    def _base_commit(self, version: int, kept: int) -> CommitRow:
+    def _base_commit(self, version: int, num_actions: int) -> CommitRow:
         file = self.history.plan.base_commit
         if file is None:
-            # Its commit file is gone; only the checkpoint vouches for it.
-            row = commit_row(CommitFile("", version, _base_ms(self.history)), b"", None, kept)
+            # Its commit file was deleted; only the checkpoint has its state.
+            row = commit_row(
+                CommitFile("", version, _base_ms(self.history)), b"", None, num_actions
+            )
             return row._replace(digest="")
         data = self.history.spool.get(file.key)
         actions = parse_commit(data, file=file.key)
         info = next((action for action in actions if isinstance(action, CommitInfo)), None)
-        return commit_row(CommitFile(file.key, version, file.modified_ms), data, info, kept)
+        return commit_row(CommitFile(file.key, version, file.modified_ms), data, info, num_actions)
 
     # --- writing --------------------------------------------------------------------------
 
-    def run(self, session: Session, pieces: Iterable[Piece]) -> TableRecord:
-        _refuse_taken(self.store, session, self.name, self.location)
-        for piece in pieces:
-            adds, removes = self._apply(piece)
-            self.writer.write(session, adds, removes, piece.others)
-            self._tell()
+    def run(self, session: Session, batches: Iterable[LogBatch]) -> TableRecord:
+        """Write everything in the caller's transaction."""
+        _check_free(self.store, session, self.name, self.location)
+        for batch in batches:
+            adds, removes = self._apply(batch)
+            self.writer.write(session, adds, removes, batch.others)
+            self._report_progress()
         return self._finish(session)
 
     def run_in_stages(self, parse: Parser, stages: Stages) -> TableRecord:
-        """A transaction for some commits at a time, after those that are there already."""
+        """Write a transaction per stage, after the stages that exist already."""
         self.resumed = bool(stages.written)
-        for piece in stages.pieces():
-            self._apply(piece)
-            self._tell()
+        for batch in stages.batches():
+            self._apply(batch)
+            self._report_progress()
         start = stages.next_version
-        left = [file for file in self.history.plan.commits if file.version >= start]
-        if self.metadata is not None:
-            self.plan = planned(self.metadata)
+        rest = [file for file in self.history.plan.commits if file.version >= start]
+        if self.control.metadata is not None:
+            self.plan = planned_columns(self.control.metadata)
         base = iter(()) if stages.written else self._base()
-        held: list[Piece] = []
-        for piece in chain(base, self.commits(parse, left)):
-            held.append(piece)
-            # The state that a history begins with is one stage, however many pieces it has.
-            if piece.commits and len(held) >= _STAGE_PIECES:
-                self._write_stage(held, stages)
-                held = []
-        if held:
-            self._write_stage(held, stages)
+        batches: list[LogBatch] = []
+        for batch in chain(base, self.commits(parse, rest)):
+            batches.append(batch)
+            # The state that a history begins with is one stage, however many batches it has.
+            if batch.commits and len(batches) >= _STAGE_BATCHES:
+                self._write_stage(batches, stages)
+                batches = []
+        if batches:
+            self._write_stage(batches, stages)
         with self.store.write() as session, session.bulk():
-            _refuse_taken(self.store, session, self.name, self.location)
+            _check_free(self.store, session, self.name, self.location)
             stages.end(session)
             return self._finish(session)
 
-    def _write_stage(self, pieces: list[Piece], stages: Stages) -> None:
+    def _write_stage(self, batches: list[LogBatch], stages: Stages) -> None:
         with self.store.write() as session, session.bulk():
-            for piece in pieces:
-                adds, removes = self._apply(piece)
-                self.writer.write(session, adds, removes, piece.others)
-            stage = stages.write(session, [row for piece in pieces for row in piece.commits])
+            for batch in batches:
+                adds, removes = self._apply(batch)
+                self.writer.write(session, adds, removes, batch.others)
+            stage = stages.write(session, [row for batch in batches for row in batch.commits])
         stages.written.append(stage)
-        self._tell()
+        self._report_progress()
 
-    def _apply(self, piece: Piece) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Replay a piece; its files, spelled as the live files are."""
-        self._check_places(piece)
-        sums, adds, removes = self.tally.apply(
-            piece.spans, _files(piece.adds), _files(piece.removes)
+    def _apply(self, batch: LogBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Replay a batch; returns its adds and removes with the spelling of the live files."""
+        self._check_places(batch)
+        totals, add_paths, remove_paths = self.live.apply(
+            batch.spans, _file_columns(batch.adds), _file_columns(batch.removes)
         )
-        self.checkpoints.note(piece.others)
-        control = dict(piece.others)
-        commits = {commit.version: commit for commit in piece.commits}
-        for span, own in zip(piece.spans, sums, strict=True):
+        self.checkpoints.add_control(batch.others)
+        control = dict(batch.others)
+        commits = {commit.version: commit for commit in batch.commits}
+        for span, own in zip(batch.spans, totals, strict=True):
             for action in control.get(span.version, ()):
-                self._control(action)
-            self.begun = self.begun.then(own)
+                self.control.apply_control(action)
+            self.partial = self.partial.plus(own)
             if span.version in commits:
-                self._record(commits[span.version], self.begun)
-                self.begun = _NOTHING
-        respelled = _respelled(piece.adds, adds), _respelled(piece.removes, removes)
-        self.writer.keep(*respelled, piece.plans)
-        # What was read stays until the end, and has no cycles: nobody need look for any in it.
-        gc.freeze()
-        return respelled
+                self._record(commits[span.version], self.partial)
+                self.partial = _NO_TOTALS
+        adds, removes = _with_paths(batch.adds, add_paths), _with_paths(batch.removes, remove_paths)
+        self.writer.keep(adds, removes, batch.plans)
+        return adds, removes
 
-    def _check_places(self, piece: Piece) -> None:
-        """Refuse files that the log names, and that may not be the table's."""
+    def _check_places(self, batch: LogBatch) -> None:
+        """Refuse files that lie outside the table and its allowed roots."""
         import pyarrow.compute as pc
 
         places = self.places
-        paths = piece.adds["path"]
-        odd = paths.filter(pc.match_substring_regex(paths, ODD_PATH)).to_pylist()
-        for _, actions in piece.others:
-            odd += [action.path for action in actions if isinstance(action, CdcFile)]
-        for path in odd:
+        column = batch.adds["path"]
+        paths = column.filter(pc.match_substring_regex(column, ODD_PATH)).to_pylist()
+        for _, actions in batch.others:
+            paths += [action.path for action in actions if isinstance(action, CdcFile)]
+        for path in paths:
             place = places.resolve(path)
             if not places.is_local and "//" in place.path:
                 raise PathNotAllowedError(
@@ -262,27 +267,21 @@ class _Import:
                     fix="Copy the file to another key, and correct the log entry",
                 )
             self.has_own_uris |= is_absolute(path) and places.is_own(place)
-        vectors = piece.adds["deletion_vector"]
-        elsewhere = vectors.filter(pc.match_substring_regex(vectors, _ODD_VECTOR))
-        for text in elsewhere.drop_null().to_pylist():
+        vectors = batch.adds["deletion_vector"]
+        outside = vectors.filter(pc.match_substring_regex(vectors, _OUTSIDE_VECTOR))
+        for text in outside.drop_null().to_pylist():
             places.check_vector(descriptor_of(text, "a file"))
 
-    def _control(self, action: Action) -> None:
-        if isinstance(action, Protocol):
-            self.protocol = action
-        elif isinstance(action, Metadata):
-            self.metadata = action
-
-    def _record(self, commit: CommitRow, sums: Sums) -> None:
+    def _record(self, commit: CommitRow, totals: VersionTotals) -> None:
         in_commit = commit.in_commit_ms
-        if in_commit is not None and self.metadata is not None:
-            properties = TableProperties(self.metadata.configuration)
+        if in_commit is not None and self.control.metadata is not None:
+            properties = TableProperties(self.control.metadata.configuration)
             in_commit = in_commit if properties.enable_in_commit_timestamps else None
-        self.versions.append(_Version(commit, sums, in_commit))
+        self.versions.append(_Version(commit, totals, in_commit))
         if len(self.versions) == 1:
-            self._check_begun()
+            self._check_control()
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         self.phases(len(self.versions), self.history.plan.count)
 
     def _write_versions(self, session: Session) -> None:
@@ -292,8 +291,8 @@ class _Import:
         )
         rows: list[Row] = []
         status: list[Row] = []
-        for (commit, sums, _), time in zip(map(_parts, self.versions), times, strict=True):
-            described = (
+        for (commit, totals, _), time in zip(self.versions, times, strict=True):
+            operation = (
                 commit.operation,
                 commit.operation_params,
                 commit.operation_metrics,
@@ -301,8 +300,8 @@ class _Import:
             )
             rows.append(
                 (
-                    *(commit.version, time, commit.committer, *described, None, None),
-                    *(commit.num_actions, *sums, now),
+                    *(commit.version, time, commit.committer, *operation, None, None),
+                    *(commit.num_actions, *totals, now),
                 )
             )
             published = ("SUCCEEDED", 0, None, commit.digest, None, commit.size)
@@ -313,12 +312,12 @@ class _Import:
         protocol, metadata = self._check_table()
         self._check_checkpoints()
         self.phases.begin("Writing the newest state")
-        if self.pages is not None:
+        if self.build_pages is not None:
             changes = [
-                (v.commit.version, v.sums.num_adds + v.sums.num_removes, v.sums.live_files)
+                (v.commit.version, v.totals.num_adds + v.totals.num_removes, v.totals.live_files)
                 for v in self.versions
             ]
-            self.write_pages = self.pages(self.table_id, self.writer.files(), changes)
+            self.write_pages = self.build_pages(self.table_id, self.writer.files(), changes)
         self._write_versions(session)
         now = self.store.clock.now_ms()
         plan = plan_of(metadata)
@@ -344,14 +343,14 @@ class _Import:
         return record
 
     def _allowed_roots(self) -> tuple[str, ...]:
-        """Where files may lie; the location itself says that the log has absolute paths to it."""
+        """Where files may lie; the location itself is one if the log has absolute paths to it."""
         own = (self.location,) if self.has_own_uris else ()
         return tuple(dict.fromkeys((*self.places.allowed_roots, *own)))
 
     # --- checks ---------------------------------------------------------------------------
 
-    def _check_begun(self) -> tuple[Protocol, Metadata]:
-        protocol, metadata = self.protocol, self.metadata
+    def _check_control(self) -> tuple[Protocol, Metadata]:
+        protocol, metadata = self.control.protocol, self.control.metadata
         if protocol is None or metadata is None:
             lacks = "protocol" if protocol is None else "metaData"
             raise InvalidLogError(
@@ -363,7 +362,7 @@ class _Import:
         return protocol, metadata
 
     def _check_table(self) -> tuple[Protocol, Metadata]:
-        protocol, metadata = self._check_begun()
+        protocol, metadata = self._check_control()
         check_readable(protocol, table=self.name)
         try:
             check_column_names(metadata.schema)
@@ -376,12 +375,12 @@ class _Import:
         return protocol, metadata
 
     def _check_checkpoints(self) -> None:
-        """Refuse a log whose readers see another table by its checkpoint than by its commits."""
+        """Refuse a log with a checkpoint that contradicts its commits."""
         if not self.checkpoints.checkpoints:
             return
         self.phases.begin("Comparing checkpoints")
         complete = not self.resumed
-        problems = list(self.checkpoints.problems(self.writer.file_groups(), complete=complete))
+        problems = list(self.checkpoints.differences(self.writer.file_groups(), complete=complete))
         if not problems:
             return
         if self.trust_commits:
@@ -400,71 +399,68 @@ class _Import:
         )
 
     def _verify(self, session: Session) -> None:
-        """Compare what the catalog answers with the replay; any difference ends the import."""
+        """Compare the catalog's answers with the replay; any difference ends the import."""
         self.phases.begin("Comparing with the log")
         first, last = self.versions[0].commit.version, self.versions[-1].commit.version
         totals = live_totals(session, self.table_id, first, last)
         for version, (number, files, size) in zip(self.versions, totals, strict=True):
-            live = version.sums
+            live = version.totals
             if (files, size) != (live.live_files, live.live_bytes):
-                raise _wrong(
+                raise _mismatch(
                     f"version {number} has {files} files of {size} bytes in the catalog, and "
                     f"{live.live_files} of {live.live_bytes} in the log"
                 )
-        seen = 0
-        known = self.tally.files
+        count = 0
+        replayed = self.live.files
         for page in live_files(session, self.table_id):
-            seen += len(page)
+            count += len(page)
             for path, dv_id, size in page:
-                if known.get(file_key_of(path, dv_id)) != (path, size):
-                    raise _wrong(
+                if replayed.get(file_id(path, dv_id)) != (path, size):
+                    raise _mismatch(
                         f"the live file {path!r} {dv_id} of {size} bytes is not in the log"
                     )
-        if seen != len(self.tally.files):
-            raise _wrong(
-                f"{seen} live files are in the catalog, {len(self.tally.files)} in the log"
-            )
+        if count != len(replayed):
+            raise _mismatch(f"{count} live files are in the catalog, {len(replayed)} in the log")
 
 
-def take_over(
+def import_table(
     store: Store,
     storage: Storage,
     *,
     name: str,
     location: str,
     progress: Progress | None = None,
-    pages: Pages | None = None,
+    build_pages: BuildPages | None = None,
     stage_from: int = STAGE_FROM,
     parser: Parser | None = None,
     allowed_roots: Sequence[str] = (),
     trust_commits: bool = False,
 ) -> TableRecord:
-    """Import the Delta table at `storage` under `name`; its record in the registry.
+    """Import the Delta table at `storage` under `name`; returns its record in the registry.
 
-    `allowed_roots` are locations beside its own that its files may lie in. Checkpoints that
-    contradict the commits are refused unless it shall `trust_commits`.
+    `allowed_roots` are locations outside the table that its files may lie in. Checkpoints that
+    contradict the commits are refused unless `trust_commits` is set.
 
     A log of `stage_from` commits or more is written in stages, and so is a very large one. Without
-    `parser` its commits are parsed here.
+    `parser` the commits are parsed on this machine.
     """
     check_name(name)
     phases = Phases(progress)
     with store.read() as session:
-        _refuse_taken(store, session, name, location)
-        there = find(session, location)
+        _check_free(store, session, name, location)
+        written = find_stages(session, location)
     with Spool(storage) as spool:
         listing = list_log(storage)
         history = open_history(listing, spool, location=location)
         plan = history.plan
-        if there and there[-1].fingerprint != fingerprint(plan, there[-1].next_version):
-            # The log is another one by now: what there is of it would be of no use.
+        if written and written[-1].fingerprint != fingerprint(plan, written[-1].next_version):
+            # The log was replaced: the stages of the other one are of no use.
             discard(store, location)
-            there = []
-        table_id = there[0].table_id if there else str(uuid.uuid4())
-        stages = Stages(store, location, plan, table_id, there)
+            written = []
+        table_id = written[0].table_id if written else str(uuid.uuid4())
+        stages = Stages(store, location, plan, table_id, written)
         large = sum(file.size for file in plan.commits) > _LARGE or len(plan.commits) >= stage_from
         with HistoryWriter(table_id) as writer:
-            places = FilePlaces(location, allowed_roots)
             work = _Import(
                 store,
                 history,
@@ -473,26 +469,23 @@ def take_over(
                 phases,
                 table_id,
                 writer,
-                places,
+                FilePlaces(location, allowed_roots),
                 checkpoints_to_compare(listing, history, spool),
                 trust_commits=trust_commits,
-                pages=pages,
+                build_pages=build_pages,
             )
-            try:
-                with _parser(work, storage, parser) as parse:
-                    record = _run(work, parse, stages if there or large else None)
-            finally:
-                gc.unfreeze()
+            with _parser(work, storage, parser) as parse:
+                record = _run(work, parse, stages if written or large else None)
             if work.write_pages is not None:
                 work.write_pages(record)
         return record
 
 
 def _parser(
-    work: _Import, storage: Storage, given: Parser | None
+    work: _Import, storage: Storage, parser: Parser | None
 ) -> AbstractContextManager[Parser]:
-    if given is not None:
-        return nullcontext(given)
+    if parser is not None:
+        return nullcontext(parser)
     return parser_for(storage, work.store.storage_options, len(work.history.plan.commits))
 
 
@@ -502,20 +495,20 @@ def _run(work: _Import, parse: Parser, stages: Stages | None) -> TableRecord:
         work.phases.begin("Reading versions", main=stages is not None)
         if stages is not None:
             return work.run_in_stages(parse, stages)
-        pieces = work.pieces(parse)
+        batches = work.batches(parse)
         work.phases.begin("Writing versions", main=True)
         with store.write() as session, session.bulk():
-            return work.run(session, pieces)
+            return work.run(session, batches)
     except CommitOutcomeUnknownError:
-        found = _look_up(store, name, work.table_id)
-        if found is None:
+        record = _registered(store, name, work.table_id)
+        if record is None:
             raise
-        return found
+        return record
     except CatalogConstraintError as error:
         with store.read() as session:
-            _refuse_taken(store, session, name, location)
+            _check_free(store, session, name, location)
             if stages is not None:
-                stages.check_rivals(session)
+                stages.check_concurrent(session)
         _undo(store, stages)
         raise InvalidLogError(
             f"The log of {location} holds a value that the catalog cannot keep",
@@ -538,7 +531,7 @@ def _run(work: _Import, parse: Parser, stages: Stages | None) -> TableRecord:
 
 
 def _undo(store: Store, stages: Stages | None) -> None:
-    """Leave the catalog as it was: the log is refused. What cannot be deleted stays hidden."""
+    """Delete the stages of a refused log; those that cannot be deleted are never visible."""
     if stages is not None:
         with suppress(CatalogError):
             discard(store, stages.location)
@@ -555,13 +548,14 @@ def default_name(location: str) -> str:
     return name
 
 
-def _refuse_taken(store: Store, session: Session, name: str, location: str) -> None:
-    taken = store.table_by_location(session, location)
-    if taken is not None:
+def _check_free(store: Store, session: Session, name: str, location: str) -> None:
+    """Raise TableExistsError where the name or the location is registered already."""
+    table = store.table_by_location(session, location)
+    if table is not None:
         raise TableExistsError(
-            f"The location {location} is registered already, as table {taken.name!r}",
-            fix=f"Use {Fix('lake.table', taken.name)}, or drop it first with "
-            f"{Fix('lake.drop_table', taken.name)}",
+            f"The location {location} is registered already, as table {table.name!r}",
+            fix=f"Use {Fix('lake.table', table.name)}, or drop it first with "
+            f"{Fix('lake.drop_table', table.name)}",
         )
     if store.table_by_name(session, name) is not None:
         raise TableExistsError(
@@ -569,14 +563,15 @@ def _refuse_taken(store: Store, session: Session, name: str, location: str) -> N
         )
 
 
-def _look_up(store: Store, name: str, table_id: str) -> TableRecord | None:
+def _registered(store: Store, name: str, table_id: str) -> TableRecord | None:
+    """The table of this import, if the transaction with the lost acknowledgement committed."""
     with store.read() as session:
-        found = store.table_by_name(session, name)
-    return found if found is not None and found.table_id == table_id else None
+        record = store.table_by_name(session, name)
+    return record if record is not None and record.table_id == table_id else None
 
 
 def _base_ms(history: OpenHistory) -> int:
-    """When a state was committed whose commit is gone: before the next one, whatever its files say.
+    """The time of a base version without commit file: before the next commit.
 
     A checkpoint may be written long after its version.
     """
@@ -586,28 +581,24 @@ def _base_ms(history: OpenHistory) -> int:
     return min([*following, *(file.modified_ms for file in files)])
 
 
-def _parts(version: _Version) -> tuple[CommitRow, Sums, int | None]:
-    return version.commit, version.sums, version.in_commit_ms
+def _file_columns(batch: pa.RecordBatch) -> FileColumns:
+    return FileColumns(*(batch[name].to_pylist() for name in ("path", "dv_id", "size_bytes")))
 
 
-def _files(batch: pa.RecordBatch) -> Files:
-    return Files(*(batch[name].to_pylist() for name in ("path", "dv_id", "size_bytes")))
-
-
-def _respelled(batch: pa.RecordBatch, paths: Mapping[int, str]) -> pa.RecordBatch:
-    """The same files, some with another spelling of their path."""
+def _with_paths(batch: pa.RecordBatch, paths: Mapping[int, str]) -> pa.RecordBatch:
+    """The same files with other paths at these positions."""
     import pyarrow as pa
 
     if not paths:
         return batch
-    spelled = batch["path"].to_pylist()
+    values = batch["path"].to_pylist()
     for position, path in paths.items():
-        spelled[position] = path
+        values[position] = path
     column = batch.schema.get_field_index("path")
-    return batch.set_column(column, "path", pa.array(spelled, pa.string()))
+    return batch.set_column(column, "path", pa.array(values, pa.string()))
 
 
-def _wrong(why: str) -> CorruptCatalogError:
+def _mismatch(why: str) -> CorruptCatalogError:
     return CorruptCatalogError(
         "The import would not have given the same table, and was undone",
         why=why,

@@ -1,14 +1,14 @@
-"""Commit files turned straight into columns of the ledger.
+"""Commit files parsed directly into columns of the ledger.
 
 Guarantees:
 
-- A `Piece` has everything that some commit files in a row say: columns for added and removed files
-  and for the commits themselves, values for all other actions.
-- The same commit gives the same rows here as through `parse_commit`: what is not of the plainest
-  form is left to it, and so is the message where a line is damaged.
-- Where a commit says two things of one file, application or domain, the last one counts.
-- Pure: bytes in, columns out. It runs in this process, in helpers and
-  in Spark's workers alike; pieces can be pickled.
+- A `LogBatch` has all actions of consecutive commit files: columns for added and removed files,
+  rows for the commits, values for all other actions.
+- A commit gives the same rows here as through `parse_commit`: lines of an unusual form are left to
+  it, and so is the error where a line is damaged.
+- The last action of a commit on a file, application or domain counts.
+- Pure: bytes in, columns out. It runs in this process, in parser processes and in Spark's workers
+  alike; batches can be pickled.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from deltalakedb.actions import Action, AddFile, CommitInfo, Metadata, RemoveFil
 from deltalakedb.actions.codec import from_dict, parse_commit
 from deltalakedb.actions.jsonvalue import loads
 from deltalakedb.actions.planning import Plan, plan_of
-from deltalakedb.deltalog.replay import file_key_of, reconcile
-from deltalakedb.deltalog.tally import Span
+from deltalakedb.deltalog.replay import VersionSpan, file_id, reconcile
 from deltalakedb.errors import InvalidActionError, InvalidSchemaError
 from deltalakedb.store.arrow import schema_of
 from deltalakedb.store.records import VersionRecord
@@ -48,7 +47,7 @@ _REMOVE_NULLS: Final = (None,) * 6
 
 
 class CommitRow(NamedTuple):
-    """What is kept of one commit beside its actions."""
+    """A commit without its actions."""
 
     version: int
     file_ms: int
@@ -64,14 +63,14 @@ class CommitRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Some commits in a row, or a part of a state. Files are in the order of versions and paths.
+class LogBatch:
+    """Consecutive commits, or a part of a state. Files are in the order of versions and paths.
 
     `plans` are those that the keys of its files were made by (None: they have none), `plan` is the
-    one in force at its end.
+    one after its last commit.
     """
 
-    spans: list[Span]
+    spans: list[VersionSpan]
     commits: list[CommitRow]
     adds: pa.RecordBatch
     removes: pa.RecordBatch
@@ -89,16 +88,16 @@ class CommitFile(NamedTuple):
 
 
 @dataclass(slots=True)
-class PieceBuilder:
-    """Collects commits until `piece` gives them out. `plan` is what the files' keys are made by.
+class LogBatchBuilder:
+    """Collects commits for a `LogBatch`. `plan` is what the keys of files are made by.
 
-    A metaData action brings the plan of the files after it.
+    A metaData action sets the plan of the files after it.
     """
 
     plan: Plan = ()
     _adds: list[Row] = field(default_factory=list)
     _removes: list[Row] = field(default_factory=list)
-    _spans: list[Span] = field(default_factory=list)
+    _spans: list[VersionSpan] = field(default_factory=list)
     _commits: list[CommitRow] = field(default_factory=list)
     _others: list[tuple[int, list[Action]]] = field(default_factory=list)
     _maps: dict[tuple[tuple[str, str | None], ...], str] = field(default_factory=dict)
@@ -106,32 +105,32 @@ class PieceBuilder:
     _plans: dict[Plan, None] = field(default_factory=dict)
 
     def add_commit(self, file: CommitFile, data: bytes) -> None:
-        """A commit file; InvalidLogError with its name and the line where it is damaged."""
-        found = _Found()
+        """Add a commit file; InvalidLogError with its name and the line where it is damaged."""
+        actions = _CommitActions()
         try:
-            self._read(data, found)
-        except (_OddError, InvalidActionError, UnicodeDecodeError):
-            found = _Found()
-            _sort(parse_commit(data, file=file.key), found)
-        kept = self._keep(file.version, found, file.key)
-        self._commits.append(commit_row(file, data, found.info, kept))
+            self._read(data, actions)
+        except (_UnusualFormError, InvalidActionError, UnicodeDecodeError):
+            actions = _CommitActions()
+            actions.add_all(parse_commit(data, file=file.key))
+        num_actions = self._append(file.version, actions, file.key)
+        self._commits.append(commit_row(file, data, actions.info, num_actions))
 
     def add_state(self, version: int, actions: Sequence[Action], *, file: str) -> int:
-        """Actions of a state that is no commit of its own; how many of them count."""
-        found = _Found()
-        _sort(actions, found)
-        return self._keep(version, found, file)
+        """Add actions of a state that has no commit file; returns how many of them count."""
+        state = _CommitActions()
+        state.add_all(actions)
+        return self._append(version, state, file)
 
-    def add_provenance(self, row: CommitRow) -> None:
-        """What is kept of the commit whose state came before."""
-        self._spans.append(Span(row.version, 0, 0, ""))
+    def add_commit_row(self, row: CommitRow) -> None:
+        """Add the commit whose actions `add_state` has added."""
+        self._spans.append(VersionSpan(row.version, 0, 0, ""))
         self._commits.append(row)
 
-    def piece(self) -> Piece:
-        """What has been collected."""
-        adds = _batch((*ADD_COLUMNS, *KEY_COLUMNS), self._adds)
-        removes = _batch(REMOVE_COLUMNS, self._removes)
-        return Piece(
+    def build(self) -> LogBatch:
+        """The batch of all that was added."""
+        adds = _record_batch((*ADD_COLUMNS, *KEY_COLUMNS), self._adds)
+        removes = _record_batch(REMOVE_COLUMNS, self._removes)
+        return LogBatch(
             self._spans,
             self._commits,
             adds,
@@ -143,8 +142,8 @@ class PieceBuilder:
 
     # --- one commit -----------------------------------------------------------------------
 
-    def _read(self, data: bytes, found: _Found) -> None:
-        adds, removes = found.adds, found.removes
+    def _read(self, data: bytes, actions: _CommitActions) -> None:
+        adds, removes = actions.adds, actions.removes
         # Only a line feed ends a line: U+0085, U+2028 and their like may stand inside strings.
         for line in data.removeprefix(_BYTE_ORDER_MARK).split(b"\n"):
             if not line:
@@ -154,41 +153,41 @@ class PieceBuilder:
             except ValueError:
                 document = None
             if type(document) is dict and len(document) == 1:
-                ((name, given),) = document.items()
+                ((name, fields),) = document.items()
                 row: Row | None
-                if name == "add" and type(given) is dict:
-                    row = self._plain_add(given)
+                if name == "add" and type(fields) is dict:
+                    row = self._plain_add(fields)
                     if row is not None:
                         adds.append(row)
                         continue
-                elif name == "remove" and type(given) is dict:
-                    row = self._plain_remove(given)
+                elif name == "remove" and type(fields) is dict:
+                    row = self._plain_remove(fields)
                     if row is not None:
                         removes.append(row)
                         continue
-            self._read_exactly(line.decode(), found)
-        if len({file_key_of(row[0], row[1]) for row in adds + removes}) < len(adds) + len(removes):
+            self._read_exactly(line.decode(), actions)
+        if len({file_id(row[0], row[1]) for row in adds + removes}) < len(adds) + len(removes):
             # Two actions on one file, of which the later one counts.
-            raise _OddError
+            raise _UnusualFormError
 
-    def _read_exactly(self, line: str, found: _Found) -> None:
-        """A line with anything but plain files: there numbers may be of any size."""
+    def _read_exactly(self, line: str, actions: _CommitActions) -> None:
+        """Read a line of any other form, where numbers may be of any size."""
         if line.isspace():
             return
         document = loads(line)
         if type(document) is not dict or len(document) != 1:
-            raise _OddError
+            raise _UnusualFormError
         action = from_dict(document)
         if type(action) is AddFile:
-            found.adds.append(add_values(action))
+            actions.adds.append(add_values(action))
         elif type(action) is RemoveFile:
-            found.removes.append(remove_values(action))
+            actions.removes.append(remove_values(action))
         else:
-            found.others.append(action)
+            actions.others.append(action)
 
-    def _plain_add(self, given: Mapping[str, Any]) -> Row | None:
-        """The row of an add of the form that nearly all have; None for any other."""
-        get = given.get
+    def _plain_add(self, fields: Mapping[str, Any]) -> Row | None:
+        """The row of an add of the usual form; None for any other."""
+        get = fields.get
         path, size, time, change = (
             get("path"),
             get("size"),
@@ -197,7 +196,7 @@ class PieceBuilder:
         )
         stats, values = get("stats"), get("partitionValues")
         if (
-            len(given) == 5 + (stats is not None)
+            len(fields) == 5 + (stats is not None)
             and _is_path(path)
             and type(size) is int
             and 0 <= size < _INT64
@@ -212,13 +211,14 @@ class PieceBuilder:
                 return (path, "", size, time, change, text, stats, *_ADD_NULLS)
         return None
 
-    def _plain_remove(self, given: Mapping[str, Any]) -> Row | None:
-        get = given.get
+    def _plain_remove(self, fields: Mapping[str, Any]) -> Row | None:
+        """The row of a remove of the usual form; None for any other."""
+        get = fields.get
         path, time, change = get("path"), get("deletionTimestamp"), get("dataChange")
         size, values, extended = get("size"), get("partitionValues"), get("extendedFileMetadata")
-        known = sum(item is not None for item in (path, time, change, size, values, extended))
+        num_fields = sum(item is not None for item in (path, time, change, size, values, extended))
         if (
-            known == len(given)
+            num_fields == len(fields)
             and _is_path(path)
             and type(time) is int
             and 0 <= time < _INT64
@@ -248,76 +248,75 @@ class PieceBuilder:
             text = self._maps[key] = map_text(values) or "{}"
         return text
 
-    def _keep(self, version: int, found: _Found, file: str) -> int:
-        """Keep what counts of a commit, in the order of paths; how many actions that is."""
-        for action in found.others:
+    def _append(self, version: int, actions: _CommitActions, file: str) -> int:
+        """Append the actions that count, in the order of paths; returns how many they are."""
+        for action in actions.others:
             if type(action) is Metadata:
-                plan = planned(action)
+                plan = planned_columns(action)
                 if plan != self.plan:
                     self.plan, self._keys = plan, None
-        found.reconcile()
-        found.adds.sort(key=_by_path)
-        found.removes.sort(key=_by_path)
-        if found.adds:
+        actions.reconcile()
+        actions.adds.sort(key=_by_path)
+        actions.removes.sort(key=_by_path)
+        if actions.adds:
             self._plans[self.plan] = None
             if self._keys is None:
                 self._keys = FileKeys(self.plan)
             keys = self._keys.of
-            self._adds += [(version, *row, *keys(row[6], row[5])) for row in found.adds]
-        self._removes += [(version, *row) for row in found.removes]
-        self._spans.append(Span(version, len(found.adds), len(found.removes), file))
-        if found.others:
-            self._others.append((version, found.others))
-        return len(found.adds) + len(found.removes) + len(found.others)
+            self._adds += [(version, *row, *keys(row[6], row[5])) for row in actions.adds]
+        self._removes += [(version, *row) for row in actions.removes]
+        self._spans.append(VersionSpan(version, len(actions.adds), len(actions.removes), file))
+        if actions.others:
+            self._others.append((version, actions.others))
+        return len(actions.adds) + len(actions.removes) + len(actions.others)
 
 
-class _OddError(Exception):
-    """A line of a form that only the general parser knows what to do with."""
+class _UnusualFormError(Exception):
+    """A commit that only `parse_commit` can read."""
 
 
 @dataclass(slots=True)
-class _Found:
+class _CommitActions:
     """The actions of one commit."""
 
     adds: list[Row] = field(default_factory=list)
     removes: list[Row] = field(default_factory=list)
     others: list[Action] = field(default_factory=list)
     info: CommitInfo | None = None
-    order: dict[tuple[str, str], bool] | None = None
-    """The files whose last action is an add, where the order of adds and removes was kept."""
+    last_is_add: dict[str, bool] | None = None
+    """Whether the last action on a file is an add; None where no file has two actions."""
+
+    def add_all(self, actions: Iterable[Action]) -> None:
+        """Add actions in their order."""
+        self.last_is_add = {}
+        for action in actions:
+            if type(action) is AddFile:
+                self.adds.append(add_values(action))
+                self.last_is_add[file_id(action.path, action.dv_id)] = True
+            elif type(action) is RemoveFile:
+                self.removes.append(remove_values(action))
+                self.last_is_add[file_id(action.path, action.dv_id)] = False
+            else:
+                self.others.append(action)
 
     def reconcile(self) -> None:
-        """Leave the last action on each file, application and domain."""
-        infos = [action for action in self.others if type(action) is CommitInfo]
-        if infos:
-            self.info = infos[0]
+        """Keep the last action on each file, application and domain."""
+        self.info = next((a for a in self.others if type(a) is CommitInfo), None)
         self.others = reconcile(self.others)
-        if self.order is not None:
-            self.adds = _last(self.adds, self.order, added=True)
-            self.removes = _last(self.removes, self.order, added=False)
+        if self.last_is_add is not None:
+            self.adds = self._last(self.adds, added=True)
+            self.removes = self._last(self.removes, added=False)
+
+    def _last(self, rows: list[Row], *, added: bool) -> list[Row]:
+        last_is_add = self.last_is_add or {}
+        by_id = {file_id(row[0], row[1]): row for row in rows}
+        return [row for file, row in by_id.items() if last_is_add[file] is added]
 
 
-def _last(rows: list[Row], order: Mapping[tuple[str, str], bool], *, added: bool) -> list[Row]:
-    by_key = {file_key_of(row[0], row[1]): row for row in rows}
-    return [row for key, row in by_key.items() if order[key] is added]
-
-
-def _sort(actions: Iterable[Action], found: _Found) -> None:
-    """Sort actions by kind, and note what comes last of each file."""
-    found.order = {}
-    for action in actions:
-        if type(action) is AddFile:
-            found.adds.append(add_values(action))
-            found.order[file_key_of(action.path, action.dv_id)] = True
-        elif type(action) is RemoveFile:
-            found.removes.append(remove_values(action))
-            found.order[file_key_of(action.path, action.dv_id)] = False
-        else:
-            found.others.append(action)
-
-
-def commit_row(file: CommitFile, data: bytes, info: CommitInfo | None, kept: int) -> CommitRow:
-    """What is kept of a commit of `kept` actions beside its commitInfo."""
+def commit_row(
+    file: CommitFile, data: bytes, info: CommitInfo | None, num_actions: int
+) -> CommitRow:
+    """The row of a commit of `num_actions` actions beside its commitInfo."""
     user = None if info is None else info.fields.get("userName")
     committer = user if isinstance(user, str) else None
     row = VersionRecord("", file.version, 0, 0, committer, info).to_row()
@@ -325,7 +324,7 @@ def commit_row(file: CommitFile, data: bytes, info: CommitInfo | None, kept: int
         version=file.version,
         file_ms=file.modified_ms,
         in_commit_ms=None if info is None else info.in_commit_timestamp,
-        num_actions=kept + (info is not None),
+        num_actions=num_actions + (info is not None),
         digest=hashlib.sha256(data).hexdigest(),
         size=len(data),
         committer=committer,
@@ -336,10 +335,10 @@ def commit_row(file: CommitFile, data: bytes, info: CommitInfo | None, kept: int
     )
 
 
-def planned(metadata: Metadata) -> Plan:
-    """The planned columns; none where nobody can read the schema.
+def planned_columns(metadata: Metadata) -> Plan:
+    """The planned columns; none where the schema is invalid.
 
-    Only the newest schema has to be readable, and whoever needs it checks that.
+    Only the newest schema has to be valid, and the import checks that one.
     """
     try:
         return plan_of(metadata)
@@ -347,7 +346,7 @@ def planned(metadata: Metadata) -> Plan:
         return ()
 
 
-def _batch(columns: tuple[str, ...], rows: list[Row]) -> pa.RecordBatch:
+def _record_batch(columns: tuple[str, ...], rows: list[Row]) -> pa.RecordBatch:
     import pyarrow as pa
 
     schema = schema_of(columns)

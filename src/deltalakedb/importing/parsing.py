@@ -1,11 +1,11 @@
-"""Commit files become pieces: here, or by helper processes where there are many.
+"""Commit files parsed to log batches: in this process, or in parser processes for large logs.
 
 Guarantees:
 
-- Pieces come in the order of versions, whoever parses them; so does the first error.
-- A bounded number of pieces is on its way at any time.
-- Helpers are programs of their own: they import nothing of the caller's, and end with it. What
-  they need to know (credentials among it) goes through a pipe.
+- Batches come in the order of versions, wherever they are parsed; so does the first error.
+- A bounded number of batches is in flight at any time.
+- Parser processes run this module only, never the caller's program, and end with the caller. They
+  receive their settings, credentials among them, through a pipe.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from deltalakedb.actions.planning import Plan
 from deltalakedb.errors import DeltaLakeDbError, InvalidLogError, ObjectNotFoundError
-from deltalakedb.importing.log_rows import CommitFile, Piece, PieceBuilder
+from deltalakedb.importing.log_rows import CommitFile, LogBatch, LogBatchBuilder
 from deltalakedb.storage import Storage, open_storage
 from deltalakedb.threads import Threads
 
 if TYPE_CHECKING:
     from deltalakedb.deltalog.listing import LogFile
 
-_PIECE_BYTES: Final = 4 * 1024 * 1024
-_PIECE_COMMITS: Final = 1_000
-HELPERS_FROM: Final = 2_000
-"""From how many commits on helpers are worth their start."""
-_MOST_HELPERS: Final = 4
-_AT_ONCE: Final = 32
+_BATCH_BYTES: Final = 4 * 1024 * 1024
+_BATCH_COMMITS: Final = 1_000
+PROCESSES_FROM: Final = 2_000
+"""The number of commits from which parser processes pay for their start."""
+_MAX_PROCESSES: Final = 4
+_MAX_REQUESTS: Final = 32
 _PROGRAM: Final = "from deltalakedb.importing.parsing import serve; serve()"
 
 
@@ -50,27 +50,27 @@ class Task(NamedTuple):
     plan: Plan
 
 
-Parser = Callable[[Iterable[Task]], Iterator[Piece]]
+Parser = Callable[[Iterable[Task]], Iterator[LogBatch]]
 """Parses tasks, in their order."""
 
 
 def group(files: Iterable[LogFile]) -> Iterator[tuple[CommitFile, ...]]:
     """Commit files in groups of a few megabytes."""
-    held: list[CommitFile] = []
+    commits: list[CommitFile] = []
     size = 0
     for file in files:
-        held.append(CommitFile(file.key, file.version, file.modified_ms))
+        commits.append(CommitFile(file.key, file.version, file.modified_ms))
         size += file.size
-        if size >= _PIECE_BYTES or len(held) >= _PIECE_COMMITS:
-            yield tuple(held)
-            held, size = [], 0
-    if held:
-        yield tuple(held)
+        if size >= _BATCH_BYTES or len(commits) >= _BATCH_COMMITS:
+            yield tuple(commits)
+            commits, size = [], 0
+    if commits:
+        yield tuple(commits)
 
 
-def parse(storage: Storage, task: Task) -> Piece:
+def parse(storage: Storage, task: Task) -> LogBatch:
     """Read and parse the commits of a task."""
-    builder = PieceBuilder(task.plan)
+    builder = LogBatchBuilder(task.plan)
     try:
         for file, data in zip(task.files, _fetch(storage, task.files), strict=True):
             builder.add_commit(file, data)
@@ -78,7 +78,7 @@ def parse(storage: Storage, task: Task) -> Piece:
         raise InvalidLogError(
             "The log changed while it was read", why=error.what, fix="Try again"
         ) from error
-    return builder.piece()
+    return builder.build()
 
 
 def _fetch(storage: Storage, files: Sequence[CommitFile]) -> Iterator[bytes]:
@@ -86,32 +86,32 @@ def _fetch(storage: Storage, files: Sequence[CommitFile]) -> Iterator[bytes]:
     if storage.is_local or len(keys) < 2:
         yield from map(storage.get, keys)
         return
-    with Threads(max_workers=_AT_ONCE) as pool:
+    with Threads(max_workers=_MAX_REQUESTS) as pool:
         rest = iter(keys)
-        while window := list(islice(rest, 4 * _AT_ONCE)):
+        while window := list(islice(rest, 4 * _MAX_REQUESTS)):
             yield from pool.map(storage.get, window)
 
 
 @contextmanager
 def parser_for(
-    storage: Storage, options: Mapping[str, str], commits: int, *, helpers: int | None = None
+    storage: Storage, options: Mapping[str, str], commits: int, *, processes: int | None = None
 ) -> Iterator[Parser]:
-    """What parses a log of so many commits best."""
-    count = min(_MOST_HELPERS, os.cpu_count() or 1) if helpers is None else helpers
-    # A store in memory is that of this process alone.
-    alone = count < 1 or commits < HELPERS_FROM or storage.location.startswith("memory:")
-    if helpers is None and alone:
+    """The parser for a log of so many commits."""
+    count = min(_MAX_PROCESSES, os.cpu_count() or 1) if processes is None else processes
+    # Other processes cannot reach a store in memory.
+    in_process = count < 1 or commits < PROCESSES_FROM or storage.location.startswith("memory:")
+    if processes is None and in_process:
         yield lambda tasks: (parse(storage, task) for task in tasks)
         return
-    with _Helpers(storage.location, options, max(1, count)) as pool:
+    with _ParserPool(storage.location, options, max(1, count)) as pool:
         yield pool.parse
 
 
-# --- helpers ------------------------------------------------------------------------------
+# --- parser processes ---------------------------------------------------------------------
 
 
-class _Helpers:
-    """Some processes that parse; a thread of this one waits for each."""
+class _ParserPool:
+    """Processes that parse; a thread of this process waits for each."""
 
     def __init__(self, location: str, options: Mapping[str, str], count: int) -> None:
         self._settings = (location, dict(options))
@@ -138,9 +138,9 @@ class _Helpers:
                         pipe.close()
             process.wait()
 
-    def parse(self, tasks: Iterable[Task]) -> Iterator[Piece]:
-        """Parse tasks; twice as many as there are helpers are on their way."""
-        waiting: deque[Future[Piece]] = deque()
+    def parse(self, tasks: Iterable[Task]) -> Iterator[LogBatch]:
+        """Parse tasks; at most twice as many as there are processes are in flight."""
+        waiting: deque[Future[LogBatch]] = deque()
         for task in tasks:
             waiting.append(self._threads.submit(self._work, task))
             if len(waiting) > 2 * self._count:
@@ -148,29 +148,29 @@ class _Helpers:
         while waiting:
             yield waiting.popleft().result()
 
-    def _work(self, task: Task) -> Piece:
+    def _work(self, task: Task) -> LogBatch:
         process = self._take()
         try:
             _send(process.stdin, task)
             answer = _receive(process.stdout)
         except (OSError, EOFError) as error:
             raise DeltaLakeDbError(
-                "A helper process ended before its work did",
+                "A parser process ended before it had parsed its commits",
                 why=f"its exit code is {process.poll()}",
-                fix="Look for a lack of memory, and try again",
+                fix="Check that there is enough memory, and try again",
             ) from error
         finally:
-            # One that ended goes back too: whoever takes it next must not wait for ever.
+            # A process that ended goes back too: a thread that waits for one must not wait forever.
             self._idle.put(process)
         if isinstance(answer, BaseException):
             raise answer
-        found: Piece = answer
-        return found
+        batch: LogBatch = answer
+        return batch
 
     def _take(self) -> subprocess.Popen[bytes]:
         with self._lock:
             if self._ended:
-                raise OSError("the helpers have been sent home")
+                raise OSError("the parser processes have been ended")
             if len(self._started) == self._count:
                 process = None
             else:
@@ -179,7 +179,7 @@ class _Helpers:
         return self._idle.get() if process is None else process
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # The caller's own program is not run again, as multiprocessing would.
+        # Unlike multiprocessing, this does not run the caller's program again.
         path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
         process = subprocess.Popen(  # noqa: S603 - this very Python
             [sys.executable, "-c", _PROGRAM],
@@ -192,21 +192,21 @@ class _Helpers:
 
 
 def serve() -> None:
-    """Be a helper: parse what comes by standard input until it ends."""
-    given, out = sys.stdin.buffer, sys.stdout.buffer
-    # Whatever prints must not end up among the answers.
+    """Run a parser process: parse tasks from standard input until it ends."""
+    tasks, out = sys.stdin.buffer, sys.stdout.buffer
+    # Printed text must not end up among the results.
     sys.stdout = sys.stderr
-    # Rows have no cycles, and looking for some among very many takes its time.
+    # Rows have no cycles, and a collection of very many takes long. This process only parses.
     gc.disable()
     try:
-        location, options = _receive(given)
+        location, options = _receive(tasks)
         storage = open_storage(location, options)
         while True:
-            task: Task = _receive(given)
-            answer: Piece | BaseException
+            task: Task = _receive(tasks)
+            answer: LogBatch | BaseException
             try:
                 answer = parse(storage, task)
-            except Exception as error:  # noqa: BLE001 - it is raised where the work was asked for
+            except Exception as error:  # noqa: BLE001 - the caller raises it
                 answer = error
             _send(out, answer)
     except (EOFError, OSError, KeyboardInterrupt):

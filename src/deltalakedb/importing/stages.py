@@ -1,13 +1,14 @@
-"""An import that goes on where it was: its stages in the catalog.
+"""The stages of a large import: it continues after the last of them if it was killed.
 
 Guarantees:
 
-- A stage is one database transaction: the ledger rows of some versions, and a row that says so.
-  Nobody sees them before the last transaction of the import registers the table.
-- `Stages.pieces` gives back what stages have written, as the parser gave it.
-- Stages count only for the log that they were made from: for the same names, sizes and times of
-  its files up to their last version. Of any other log nothing is used.
-- Of two that import one location, one finds its stage taken, and ends with an error.
+- A stage is one database transaction: the ledger rows of consecutive versions, and a row of
+  dl_import_stages. They are visible only after the last transaction registers the table.
+- `Stages.batches` returns what stages have written, as the parser returned it.
+- Stages are used only for the log that they were written from: the same names, sizes and times of
+  its files up to their last version.
+- Of two concurrent imports of one location, one ends with an error when it writes a stage that
+  exists already.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from orjson import dumps as quick_dumps
 
 from deltalakedb.actions import Action
 from deltalakedb.deltalog.listing import Checkpoint, HistoryPlan, LogFile
-from deltalakedb.deltalog.tally import Span
+from deltalakedb.deltalog.replay import VersionSpan
 from deltalakedb.errors import CatalogBusyError
 from deltalakedb.importing.log_rows import (
     ADD_COLUMNS,
     KEY_COLUMNS,
     REMOVE_COLUMNS,
     CommitRow,
-    Piece,
+    LogBatch,
 )
 from deltalakedb.store.arrow import FileQuery, schema_of
 from deltalakedb.store.relations import IMPORT_STAGES, METADATA_UPDATES, PROTOCOL_UPDATES
@@ -49,7 +50,7 @@ _READ_VERSIONS: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage as the catalog has it."""
+    """A row of dl_import_stages."""
 
     table_id: str
     number: int
@@ -70,11 +71,11 @@ class Stages:
 
     @property
     def next_version(self) -> int:
-        """The first version that no stage has."""
+        """The first version that is in no stage."""
         return self.written[-1].next_version if self.written else self.plan.first_version
 
     def write(self, session: Session, commits: Sequence[CommitRow]) -> Stage:
-        """Note a stage whose rows are in the same transaction; it counts once that is committed."""
+        """Record a stage in the transaction that writes its rows."""
         following = commits[-1].version + 1
         stage = Stage(
             self.table_id,
@@ -90,30 +91,30 @@ class Stages:
         return stage
 
     def end(self, session: Session) -> None:
-        """Take the stages away, in the transaction that registers the table."""
+        """Delete the stages, in the transaction that registers the table."""
         if session.changed("end_import", table_id=self.table_id) != len(self.written):
-            raise rival(self.location)
+            raise _concurrent_import(self.location)
 
-    def check_rivals(self, session: Session) -> None:
-        """Raise where somebody else has written a stage of the same import."""
-        found = find(session, self.location)
-        if len(found) > len(self.written) or any(s.table_id != self.table_id for s in found):
-            raise rival(self.location)
+    def check_concurrent(self, session: Session) -> None:
+        """Raise where another process has written a stage of the same import."""
+        stages = find_stages(session, self.location)
+        if len(stages) > len(self.written) or any(s.table_id != self.table_id for s in stages):
+            raise _concurrent_import(self.location)
 
-    def pieces(self) -> Iterator[Piece]:
+    def batches(self) -> Iterator[LogBatch]:
         """What the stages have written."""
         commits = [commit for stage in self.written for commit in stage.commits]
         for start in range(0, len(commits), _READ_VERSIONS):
-            yield self._piece(commits[start : start + _READ_VERSIONS])
+            yield self._batch(commits[start : start + _READ_VERSIONS])
 
-    def _piece(self, commits: list[CommitRow]) -> Piece:
+    def _batch(self, commits: list[CommitRow]) -> LogBatch:
         first, last = commits[0].version, commits[-1].version
         adds = self._files("dl_add_files", ADD_COLUMNS, first, last)
         removes = self._files("dl_remove_files", REMOVE_COLUMNS, first, last)
         added, removed = (Counter(batch["version"].to_pylist()) for batch in (adds, removes))
-        spans = [Span(c.version, added[c.version], removed[c.version], "") for c in commits]
+        spans = [VersionSpan(c.version, added[c.version], removed[c.version], "") for c in commits]
         control = self._control(first, last)
-        return Piece(spans, commits, _keyless(adds), removes, control, (None,), ())
+        return LogBatch(spans, commits, _without_keys(adds), removes, control, (None,), ())
 
     def _files(
         self, relation: str, columns: tuple[str, ...], first: int, last: int
@@ -138,34 +139,34 @@ class Stages:
         return pa.record_batch(arrays, schema=schema_of(columns))
 
     def _control(self, first: int, last: int) -> list[tuple[int, list[Action]]]:
-        found: dict[int, list[Action]] = {}
+        control: dict[int, list[Action]] = {}
         with self.store.read() as session:
             for relation in (PROTOCOL_UPDATES, METADATA_UPDATES):
                 for row in session.execute(
                     self.store.dialect.sql(_updates(relation)),
                     {"table_id": self.table_id, "first": first, "last": last},
                 ):
-                    found.setdefault(row[1], []).append(from_row(relation, row, session))
-        return sorted(found.items(), key=lambda item: item[0])
+                    control.setdefault(row[1], []).append(from_row(relation, row, session))
+        return sorted(control.items(), key=lambda item: item[0])
 
 
-def find(session: Session, location: str) -> list[Stage]:
-    """The stages that there are of an import of a location."""
+def find_stages(session: Session, location: str) -> list[Stage]:
+    """The stages of an unfinished import of a location."""
     rows = session.run_binary("import_stages", location=location)
     return [_stage(row) for row in rows]
 
 
 def discard(store: Store, location: str) -> bool:
-    """Delete what there is of an import; whether there was anything."""
+    """Delete the stages of an unfinished import; False where there are none."""
     with store.write() as session:
-        ids = {stage.table_id for stage in find(session, location)}
+        ids = {stage.table_id for stage in find_stages(session, location)}
         for table_id in ids:
             store.forget_table(session, table_id)
     return bool(ids)
 
 
 def fingerprint(plan: HistoryPlan, following: int) -> str:
-    """What the files of a log before a version look like from outside."""
+    """A digest of the names, sizes and times of the log files before a version."""
     digest = hashlib.sha256()
     files: list[LogFile] = []
     for piece in plan.base_pieces:
@@ -178,23 +179,22 @@ def fingerprint(plan: HistoryPlan, following: int) -> str:
     return digest.hexdigest()
 
 
-def rival(location: str) -> CatalogBusyError:
-    """The error of an import that another one has overtaken."""
+def _concurrent_import(location: str) -> CatalogBusyError:
     return CatalogBusyError(
         f"Another import of {location} is under way",
         why="It has written the stage that this one was about to write",
-        fix="Let it come to its end; if it was killed, import again",
+        fix="Wait until it has finished; if it was killed, import again",
     )
 
 
 def _stage(row: Row) -> Stage:
     table_id, number, _, following, mark, data, _ = row
     commits: list[list[Any]] = json.loads(zlib.decompress(bytes(data)))
-    found = tuple(CommitRow(*commit) for commit in commits)
-    return Stage(str(table_id), int(number), int(following), mark, found)
+    rows = tuple(CommitRow(*commit) for commit in commits)
+    return Stage(str(table_id), int(number), int(following), mark, rows)
 
 
-def _keyless(adds: pa.RecordBatch) -> pa.RecordBatch:
+def _without_keys(adds: pa.RecordBatch) -> pa.RecordBatch:
     import pyarrow as pa
 
     none = pa.nulls(adds.num_rows, pa.int64())
@@ -203,12 +203,12 @@ def _keyless(adds: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _map_texts(column: pa.ChunkedArray) -> list[str | None]:
-    """Maps as they are written: an engine may give them back in another order and spacing."""
-    known: dict[str | None, str | None] = {None: None}
+    """Maps in canonical JSON: an engine may return them in another order and spacing."""
+    texts: dict[str | None, str | None] = {None: None}
     for text in column.unique().to_pylist():
         if text is not None:
-            known[text] = map_text(json.loads(text))
-    return [known[text] for text in column.to_pylist()]
+            texts[text] = map_text(json.loads(text))
+    return [texts[text] for text in column.to_pylist()]
 
 
 def _updates(relation: Relation) -> str:

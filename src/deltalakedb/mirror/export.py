@@ -23,17 +23,17 @@ from deltalakedb.errors import (
     TransactionAbortedError,
 )
 from deltalakedb.mirror.checkpoint import write_checkpoint, write_checksum
-from deltalakedb.mirror.findings import Kind
 from deltalakedb.mirror.hints import hinted_version
 from deltalakedb.mirror.lease import Lease, new_owner
 from deltalakedb.mirror.publish import Outcome, Publisher, Storages
+from deltalakedb.mirror.verification import Kind
 from deltalakedb.mirror.verify import verify_table
 from deltalakedb.store import mirror as queue
 from deltalakedb.store.table_lookup import ExportRecord, export_of, not_registered, record_export
 from deltalakedb.telemetry import event
 
 if TYPE_CHECKING:
-    from deltalakedb.mirror.findings import Verification
+    from deltalakedb.mirror.verification import Verification
     from deltalakedb.progress import Progress
     from deltalakedb.storage import Storage
     from deltalakedb.store import Store, TableRecord

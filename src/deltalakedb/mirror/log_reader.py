@@ -1,7 +1,10 @@
-"""Reading the files of a log to be compared: their digests, and the states they add up to.
+"""The files of a log for verification: their digests, and the states they add up to.
 
-Guarantees: an object that is gone by the time it is read is told as absent, not as an error. Files
-come here once, many at a time where the store is far away, and lie on disk when they are many.
+Guarantees:
+
+- An object that was deleted meanwhile is absent, not an error.
+- Each file is fetched once, many at a time from a remote store, and spooled to disk when they are
+  many.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from deltalakedb.deltalog.history import OpenHistory, fetch_checkpoint
 from deltalakedb.deltalog.listing import Checkpoint, HistoryPlan, LogFile
-from deltalakedb.deltalog.live_state import LiveState
+from deltalakedb.deltalog.replay import LogState
 from deltalakedb.errors import InvalidLogError, ObjectNotFoundError
 
 if TYPE_CHECKING:
@@ -20,50 +23,46 @@ if TYPE_CHECKING:
     from deltalakedb.storage import Storage
 
 
-def _ignore() -> None:
-    """Nobody wants to know."""
-
-
 class LogReader:
     """Reads files of one log, in this process."""
 
     def __init__(self, storage: Storage, spool: Spool) -> None:
         self.storage = storage
         self.spool = spool
-        self.tell_commit: Callable[[], None] = _ignore
-        """Called for each commit that `states` has replayed here."""
+        self.on_commit: Callable[[], None] = lambda: None
+        """Called for each commit that `states` has replayed in this process."""
 
     def fetch(self, keys: Sequence[str]) -> dict[str, Spooled]:
-        """Size and digest of each file that is there."""
+        """Size and digest of each file that exists."""
         wanted = list(keys)
         while True:
             try:
                 for _ in self.spool.fetch(wanted):
                     pass
             except ObjectNotFoundError:
-                # Rarely: somebody deletes files just now. Which ones has to be asked one by one.
+                # Rare: files are being deleted. Ask for each one.
                 wanted = [key for key in wanted if self.storage.head(key) is not None]
             else:
                 return {key: self.spool.entry(key) for key in wanted}
 
     def get(self, key: str) -> bytes | None:
-        """The bytes of a file; None where it is gone."""
+        """The bytes of a file; None where it was deleted."""
         try:
             return self.spool.get(key)
         except ObjectNotFoundError:
             return None
 
     def check_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """InvalidLogError where a checkpoint cannot be read, or lacks a file."""
+        """Raise InvalidLogError where a checkpoint cannot be read, or lacks a file."""
         fetch_checkpoint(checkpoint, self.spool)
 
-    def states(self, plan: HistoryPlan, buckets: int) -> Iterator[LiveState]:
-        """The state that a part of the log comes to, a bucket of its files at a time.
+    def states(self, plan: HistoryPlan, buckets: int) -> Iterator[LogState]:
+        """Replay a part of the log; returns its state, one bucket of live files at a time.
 
-        InvalidLogError where a file of it cannot be understood.
+        InvalidLogError where a file cannot be parsed.
         """
         for bucket in range(buckets):
-            state = LiveState(bucket, buckets)
+            state = LogState(bucket=bucket, buckets=buckets)
             for actions in self._actions(plan):
                 state.apply(actions)
             yield state
@@ -74,7 +73,7 @@ class LogReader:
             yield from history.base_batches()
             for file in plan.commits:
                 yield history.commit(file)
-                self.tell_commit()
+                self.on_commit()
         except ObjectNotFoundError as error:
             raise InvalidLogError(
                 "The log changed while it was read", why=error.what, fix="Try again"

@@ -23,11 +23,10 @@ from deltalakedb.deltalog.names import LAST_CHECKPOINT, LOG, commit_key, parse_n
 from deltalakedb.errors import ObjectNotFoundError
 from deltalakedb.mirror.checkpoint import write_checkpoint, write_checksum
 from deltalakedb.mirror.clock_check import check_ahead
-from deltalakedb.mirror.findings import Finding, Kind, Verification
 from deltalakedb.mirror.hints import advance_hint, describe, hinted_version
-from deltalakedb.mirror.payloads import expected_bytes
+from deltalakedb.mirror.verification import Finding, Kind, Verification
 from deltalakedb.mirror.verify import verify_table
-from deltalakedb.mirror.verify_commits import Recorded, recorded_versions
+from deltalakedb.mirror.verify_commits import RecordedCommit, expected_bytes, recorded_versions
 from deltalakedb.progress import Phases, Progress
 from deltalakedb.store import mirror as queue
 from deltalakedb.telemetry import event, span
@@ -182,7 +181,7 @@ class _Work:
 
     # --- commits --------------------------------------------------------------------------
 
-    def _recorded(self, version: int | None) -> Recorded | None:
+    def _recorded(self, version: int | None) -> RecordedCommit | None:
         if version is None:
             return None
         for page in recorded_versions(self.store, self.table, version, version):

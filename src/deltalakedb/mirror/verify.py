@@ -1,15 +1,15 @@
-"""SQL against `_delta_log`: whether readers of the files see what the catalog says.
+"""`lake.verify`: the catalog compared with `_delta_log`.
 
 Guarantees:
 
-- Nothing is changed. Commits, publishing and clean-up may go on meanwhile: whatever looks wrong is
-  looked at again before it is told.
-- Every commit file is compared with the digest that the catalog has of it. The newest published
-  state is compared with a replay of the whole log, and with one from its newest checkpoint; every
-  checkpoint with the catalog at its version; checksums, log compactions and `_last_checkpoint` with
-  what they stand for; and dl_active_files with the ledger.
-- Memory is bounded: files of the log lie on disk when they are many, live files are compared in
-  parts.
+- Nothing is changed. Commits, publishing and clean-up may run concurrently: a difference is checked
+  again before it is reported.
+- Every commit file is compared with its digest in the catalog. The newest published state is
+  compared with a replay of the whole log, and with one from its newest checkpoint; every checkpoint
+  with the catalog at its version; checksums, log compactions and `_last_checkpoint` with what they
+  stand for; and dl_active_files with the ledger.
+- Memory is bounded: log files are spooled to disk when they are many, live files are compared in
+  buckets.
 """
 
 from __future__ import annotations
@@ -19,8 +19,26 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from deltalakedb.actions import Action, Metadata, Protocol, from_dict, parse_commit
+from deltalakedb.actions import (
+    Action,
+    AddFile,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    RemoveFile,
+    Txn,
+    from_dict,
+    parse_commit,
+)
 from deltalakedb.actions.jsonvalue import loads
+from deltalakedb.actions.properties import TableProperties
+from deltalakedb.deltalog.differences import (
+    control_differences,
+    file_differences,
+    metadata_differences,
+    protocol_differences,
+    unexpected_files,
+)
 from deltalakedb.deltalog.fetch import Spool
 from deltalakedb.deltalog.hint import parse_hint
 from deltalakedb.deltalog.listing import (
@@ -31,25 +49,29 @@ from deltalakedb.deltalog.listing import (
     plan_history,
     sort_log,
 )
-from deltalakedb.deltalog.live_state import (
-    metadata_differences,
-    protocol_differences,
-    reconciled,
-)
 from deltalakedb.deltalog.names import LAST_CHECKPOINT, LOG, LogKind, commit_key, parse_name
-from deltalakedb.deltalog.replay import state_of
+from deltalakedb.deltalog.replay import (
+    FILE_COLUMNS,
+    ControlState,
+    LogState,
+    describe_add,
+    described_files,
+    identity,
+    reconcile_state,
+)
 from deltalakedb.errors import DeltaLakeDbError, InvalidLogError
-from deltalakedb.mirror.findings import Findings, Kind, Verification
 from deltalakedb.mirror.log_reader import LogReader, checkpoint_plan
+from deltalakedb.mirror.verification import Findings, Kind, Verification
 from deltalakedb.mirror.verify_commits import (
     CommitCheck,
     Scope,
+    read_scope,
     recorded_versions,
-    take_scope,
 )
-from deltalakedb.mirror.verify_state import CatalogState
 from deltalakedb.progress import Phases, Progress
+from deltalakedb.snapshot.snapshot import open_snapshot
 from deltalakedb.store import mirror as queue
+from deltalakedb.store.versions import app_transactions, domain_metadata
 from deltalakedb.telemetry import span
 
 if TYPE_CHECKING:
@@ -58,9 +80,12 @@ if TYPE_CHECKING:
     from deltalakedb.store import Store, TableRecord
 
 OpenReader = Callable[["Storage", Spool], LogReader]
-_MOST_PROBLEMS: Final = 100
-# How many objects or commits go by before progress is told again.
-_TELL_EACH: Final = 100
+BUCKET: Final = 500_000
+"""The number of live files that are compared at once."""
+_BATCH: Final = 10_000
+_MAX_CONTRADICTIONS: Final = 100
+# The number of objects or commits between two reports of progress.
+_PROGRESS_INTERVAL: Final = 100
 
 
 def verify_table(
@@ -71,15 +96,15 @@ def verify_table(
     progress: Progress | None = None,
     open_reader: OpenReader = LogReader,
 ) -> Verification:
-    """Compare a table with its log. `progress` is called with versions looked at, and of all."""
+    """Compare a table with its log. `progress` is called with the versions checked, and all."""
     phases = Phases(progress)
     with span("deltalakedb.verify", table=table.name), Spool(storage) as spool:
-        scope = take_scope(store, table)
+        scope = read_scope(store, table)
         phases.begin("Listing the log")
         objects: dict[str, ObjectInfo] = {}
         for listed, info in enumerate(storage.list(LOG), start=1):
             objects[info.key] = info
-            if listed % _TELL_EACH == 0:
+            if listed % _PROGRESS_INTERVAL == 0:
                 phases(listed)
         reader = open_reader(storage, spool)
         return _Check(store, table, reader, scope, objects, phases).run()
@@ -161,14 +186,14 @@ class _Check:
             self.phases(done, total)
             replayed = itertools.count(done + 1)
 
-            def tell_commit(replayed: Iterator[int] = replayed) -> None:
-                if (number := next(replayed)) % _TELL_EACH == 0:
+            def on_commit(replayed: Iterator[int] = replayed) -> None:
+                if (number := next(replayed)) % _PROGRESS_INTERVAL == 0:
                     self.phases(number, total)
 
-            self.reader.tell_commit = tell_commit
+            self.reader.on_commit = on_commit
             done += len(plan.commits) * state.buckets
 
-            def tell(what: str, key: str = key, beginning: str = beginning) -> None:
+            def report(what: str, key: str = key, beginning: str = beginning) -> None:
                 self.findings.add(
                     Kind.STATE_DIFFERS, published, key, f"{what} (replayed from {beginning})"
                 )
@@ -176,7 +201,7 @@ class _Check:
             try:
                 states = self.reader.states(plan, state.buckets)
                 self.files = state.compare(
-                    states, tell, from_checkpoint=plan.base_version is not None
+                    states, report, from_checkpoint=plan.base_version is not None
                 )
             except InvalidLogError as error:
                 self.findings.add(Kind.UNREADABLE_LOG, published, LOG, str(error))
@@ -185,18 +210,18 @@ class _Check:
         self.phases(total, total)
 
     def _plans(self, published: int) -> list[tuple[HistoryPlan, str]]:
-        """What to replay: the longest history that there is, and the shortest."""
-        known = LogListing(
+        """The histories to replay: the longest, and the one from the newest checkpoint."""
+        published_files = LogListing(
             {v: file for v, file in self.listing.commits.items() if v <= published},
-            {v: found for v, found in self.listing.checkpoints.items() if v <= published},
+            {v: files for v, files in self.listing.checkpoints.items() if v <= published},
             [file for file in self.listing.compactions if file.name.end <= published],
         )
-        longest = plan_history(known, location=self.table.location)
+        longest = plan_history(published_files, location=self.table.location)
         plans = [(longest, _beginning(longest))]
-        newest = max(known.checkpoints, default=None)
+        newest = max(published_files.checkpoints, default=None)
         if newest is not None and newest != longest.base_version:
-            commits = [known.commits[v] for v in range(newest + 1, published + 1)]
-            shortest = checkpoint_plan(known.checkpoints[newest][0], commits)
+            commits = [published_files.commits[v] for v in range(newest + 1, published + 1)]
+            shortest = checkpoint_plan(published_files.checkpoints[newest][0], commits)
             plans.append((shortest, _beginning(shortest)))
         return plans
 
@@ -204,8 +229,8 @@ class _Check:
 
     def _check_checkpoints(self) -> None:
         self.phases.begin("Comparing checkpoints")
-        found = self.listing.checkpoints
-        checkpoints = [checkpoint for version in sorted(found) for checkpoint in found[version]]
+        listed = self.listing.checkpoints
+        checkpoints = [checkpoint for version in sorted(listed) for checkpoint in listed[version]]
         for done, checkpoint in enumerate(checkpoints):
             self.phases(done, len(checkpoints))
             self._check_checkpoint(checkpoint)
@@ -234,7 +259,7 @@ class _Check:
                 from_checkpoint=True,
             )
         except InvalidLogError as error:
-            if self._is_gone(checkpoint.files):
+            if self._is_deleted(checkpoint.files):
                 return
             self.findings.add(Kind.DAMAGED_CHECKPOINT, version, key, f"{error.what}: {error.why}")
             self._drop(checkpoint)
@@ -248,19 +273,19 @@ class _Check:
         pages = recorded_versions(self.store, self.table, version, version)
         return any(row.published for page in pages for row in page)
 
-    def _is_gone(self, files: Iterable[LogFile]) -> bool:
-        """Whether clean-up has deleted it meanwhile."""
+    def _is_deleted(self, files: Iterable[LogFile]) -> bool:
+        """Whether clean-up has deleted the files meanwhile."""
         return all(self.reader.storage.head(file.key) is None for file in files)
 
     def _drop(self, checkpoint: Checkpoint) -> None:
-        """Forget a checkpoint that is no good: the replay is to be judged by the others."""
-        found = self.listing.checkpoints[checkpoint.version]
-        found.remove(checkpoint)
-        if not found:
+        """Drop a damaged checkpoint from the listing, so that no replay begins with it."""
+        checkpoints = self.listing.checkpoints[checkpoint.version]
+        checkpoints.remove(checkpoint)
+        if not checkpoints:
             del self.listing.checkpoints[checkpoint.version]
 
     def _check_unfinished(self) -> None:
-        """Parts that do not make a checkpoint, and files without content."""
+        """Report incomplete multi-part checkpoints, and empty files."""
         parts: dict[tuple[int, int], list[str]] = {}
         for key, info in self.objects.items():
             name = parse_name(key.removeprefix(f"{LOG}/"))
@@ -276,10 +301,10 @@ class _Check:
                     Kind.UNFINISHED_CHECKPOINT,
                     version,
                     min(keys),
-                    f"{len(keys)} of its {count} parts are there",
+                    f"{len(keys)} of its {count} parts exist",
                 )
 
-    # --- what points at them --------------------------------------------------------------
+    # --- _last_checkpoint, checksums, compactions ---------------------------------------
 
     def _check_hint(self) -> None:
         if LAST_CHECKPOINT not in self.objects:
@@ -292,26 +317,26 @@ class _Check:
             self.findings.add(
                 Kind.DAMAGED_HINT, None, LAST_CHECKPOINT, "it is damaged; readers ignore it"
             )
-        elif not self._is_named_rightly(hint):
+        elif not self._hinted_checkpoint_exists(hint):
             self.findings.add(
                 Kind.LOST_HINT,
                 hint.version,
                 LAST_CHECKPOINT,
                 f"it names a checkpoint of version {hint.version}"
                 + (f" in {hint.parts} parts" if hint.parts else "")
-                + ", which is not there, or no good",
+                + ", which is missing or damaged",
             )
 
-    def _is_named_rightly(self, hint: LastCheckpoint) -> bool:
-        """Whether a checkpoint that fits the hint is there, now or when the log was listed."""
+    def _hinted_checkpoint_exists(self, hint: LastCheckpoint) -> bool:
+        """Whether the checkpoint of the hint exists, now or when the log was listed."""
         if _fits(self.listing, hint):
             return True
-        # It may have been written since.
+        # It may have been written after the listing.
         now = self.reader.storage.list(LOG)
         return _fits(sort_log(info for info in now if info.key not in self.objects), hint)
 
     def _check_checksums(self, wrong: Collection[int]) -> None:
-        # One whose commit is missing is no orphan: the commit is what has to come back.
+        # The checksum of a missing commit is not an orphan: the commit has to be restored.
         newest = max((*self.listing.commits, *wrong), default=-1)
         sums: dict[int, str] = {}
         for key in self.objects:
@@ -326,9 +351,9 @@ class _Check:
                     sums.pop(version),
                     f"the newest commit is of version {newest}",
                 )
-        known = [v for v in sorted(sums) if self.scope.first <= v <= self.scope.published]
-        if known:
-            self._compare_checksums(known, sums)
+        versions = [v for v in sorted(sums) if self.scope.first <= v <= self.scope.published]
+        if versions:
+            self._compare_checksums(versions, sums)
 
     def _compare_checksums(self, versions: list[int], sums: Mapping[int, str]) -> None:
         self.reader.fetch([sums[version] for version in versions])
@@ -346,7 +371,7 @@ class _Check:
     ) -> Iterable[str]:
         try:
             document: dict[str, Any] = loads(data)
-            # Older writers leave some of it out.
+            # Older writers omit some fields.
             protocol, metadata = (
                 from_dict({name: document[key]}) if key in document else None
                 for name, key in (("protocol", "protocol"), ("metaData", "metadata"))
@@ -354,47 +379,46 @@ class _Check:
         except (DeltaLakeDbError, TypeError, AttributeError) as error:
             return [f"it is damaged: {error}"]
         problems: list[str] = []
-        for name, mine in zip(("numFiles", "tableSizeBytes"), counts, strict=True):
-            theirs = document.get(name)
-            if mine != theirs:
-                problems.append(f"{name} is {theirs!r}, and {mine} in the catalog")
+        for name, count in zip(("numFiles", "tableSizeBytes"), counts, strict=True):
+            if document.get(name) != count:
+                problems.append(f"{name} is {document.get(name)!r}, and {count} in the catalog")
         with self.store.read() as session:
-            mine_protocol = self.store.protocol_at(session, self.table.table_id, version)
-            mine_metadata = self.store.metadata_at(session, self.table.table_id, version)
-        if mine_protocol is not None and isinstance(protocol, Protocol):
-            problems += protocol_differences(mine_protocol, protocol)
-        if mine_metadata is not None and isinstance(metadata, Metadata):
-            problems += metadata_differences(mine_metadata, metadata)
+            expected_protocol = self.store.protocol_at(session, self.table.table_id, version)
+            expected_metadata = self.store.metadata_at(session, self.table.table_id, version)
+        if expected_protocol is not None and isinstance(protocol, Protocol):
+            problems += protocol_differences(expected_protocol, protocol)
+        if expected_metadata is not None and isinstance(metadata, Metadata):
+            problems += metadata_differences(expected_metadata, metadata)
         return problems
 
     def _check_compactions(self) -> None:
-        """A log compaction says what its commits say, as far as they are all there."""
+        """Compare each log compaction with its commits, where all of them exist."""
         for file in self.listing.compactions:
             versions = range(file.version, file.name.end + 1)
             keys = [commit_key(version) for version in versions if version in self.listing.commits]
             if len(keys) < len(versions):
                 continue
             try:
-                same = self._reconciled(keys) == self._reconciled([file.key])
-                what = f"it is not what versions {file.version} to {file.name.end} add up to"
+                same = self._contents(keys) == self._contents([file.key])
+                what = f"it differs from what versions {file.version} to {file.name.end} add up to"
             except InvalidLogError as error:
                 same, what = False, str(error)
             if not same:
                 self.findings.add(Kind.COMPACTION_DIFFERS, file.version, file.key, what)
 
-    def _reconciled(self, keys: Iterable[str]) -> dict[object, object]:
-        """What is left of the actions of some files: the last one of each thing."""
+    def _contents(self, keys: Iterable[str]) -> dict[object, object]:
+        """The content of the last action on each file, application, domain, … of log files."""
         actions: list[Action] = []
         for key in keys:
             actions += parse_commit(self.reader.get(key) or b"", file=key)
-        return dict(reconciled(state_of(actions)))
+        return {identity(action): _content(action) for action in reconcile_state(actions)}
 
     # --- the catalog itself ---------------------------------------------------------------
 
     def _check_catalog(self) -> None:
         with self.store.read() as session:
             problems = self.store.check_active_files(
-                session, self.table.table_id, limit=_MOST_PROBLEMS
+                session, self.table.table_id, limit=_MAX_CONTRADICTIONS
             )
         for problem in problems:
             self.findings.add(
@@ -416,7 +440,7 @@ class _Check:
             Kind.STALE_DRIFT,
             drift.get("version"),
             drift.get("object_key"),
-            "publishing was stopped because of a foreign commit, which is gone",
+            "publishing was stopped because of a foreign commit, which was deleted since",
         )
 
 
@@ -425,7 +449,72 @@ def _beginning(plan: HistoryPlan) -> str:
 
 
 def _fits(listing: LogListing, hint: LastCheckpoint) -> bool:
-    found = listing.checkpoints.get(hint.version, [])
+    checkpoints = listing.checkpoints.get(hint.version, [])
     if hint.parts is None:
-        return any(not checkpoint.has_parts for checkpoint in found)
-    return any(checkpoint.has_parts and len(checkpoint.files) == hint.parts for checkpoint in found)
+        return any(not c.has_parts for c in checkpoints)
+    return any(c.has_parts and len(c.files) == hint.parts for c in checkpoints)
+
+
+def _content(action: Action) -> object:
+    """The part of an action that a log compaction has to repeat."""
+    if isinstance(action, AddFile):
+        return describe_add(action)
+    if isinstance(action, RemoveFile):
+        return None
+    if isinstance(action, Txn):
+        return action.version
+    if isinstance(action, DomainMetadata):
+        return action.configuration
+    return action
+
+
+# --- states -------------------------------------------------------------------------------
+
+
+class CatalogState:
+    """A version of a table as the catalog has it."""
+
+    def __init__(self, store: Store, table: TableRecord, version: int) -> None:
+        self.snapshot = open_snapshot(store, None, table, version)
+        with store.read() as session:
+            txns = app_transactions(session, table.table_id, version)
+            domains = domain_metadata(session, table.table_id, version)
+        self.control = ControlState(
+            self.snapshot.protocol,
+            self.snapshot.metadata,
+            {app: Txn(app, number) for app, number in txns.items()},
+            {name: DomainMetadata(name, text, removed=False) for name, text in domains.items()},
+        )
+
+    @property
+    def buckets(self) -> int:
+        """The number of buckets that its files are compared in."""
+        return max(1, -(-self.snapshot.num_files // BUCKET))
+
+    def compare(
+        self,
+        states: Iterator[LogState],
+        report: Callable[[str], None],
+        *,
+        from_checkpoint: bool,
+    ) -> int:
+        """Report every difference to the states of all buckets; returns the number of files.
+
+        A checkpoint may lack statistics, and app transactions that expire.
+        """
+        properties = TableProperties(self.snapshot.properties)
+        txns_expire = from_checkpoint and properties.set_transaction_retention is not None
+        compared = 0
+        for state in states:
+            if state.bucket == 0:
+                for text in control_differences(self.control, state, txns_expire=txns_expire):
+                    report(text)
+            for batch in self.snapshot.iter_files(_BATCH, columns=FILE_COLUMNS):
+                files = list(described_files(batch, state.bucket, state.buckets))
+                compared += len(files)
+                for text in file_differences(files, state.files, stats=not from_checkpoint):
+                    report(text)
+            compared += len(state.files)
+            for text in unexpected_files(state.files):
+                report(text)
+        return compared

@@ -1,4 +1,4 @@
-"""Commit files against the digests that the catalog has of them."""
+"""The commit files of a log, compared with the digests that the catalog has of them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from deltalakedb.actions import serialise_commit
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.deltalog.names import commit_key
 from deltalakedb.errors import CorruptCatalogError, ObjectNotFoundError
-from deltalakedb.mirror.findings import Findings, Kind
-from deltalakedb.mirror.payloads import expected_bytes
 from deltalakedb.mirror.state import milliseconds
+from deltalakedb.mirror.verification import Findings, Kind
 from deltalakedb.store import mirror as queue
 from deltalakedb.store.retention import first_version
 from deltalakedb.store.table_lookup import not_registered
@@ -30,8 +30,8 @@ _DAY_MS: Final = 86_400_000
 _SUCCEEDED: Final = "SUCCEEDED"
 
 
-class Recorded(NamedTuple):
-    """What the catalog has of the commit file of a version."""
+class RecordedCommit(NamedTuple):
+    """The commit file of a version as the catalog records it."""
 
     version: int
     status: str
@@ -43,18 +43,18 @@ class Recorded(NamedTuple):
 
     @property
     def published(self) -> bool:
-        """Whether the file was written."""
+        """Whether the commit file was published."""
         return self.status == _SUCCEEDED
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What there is to compare: taken before the log is listed, so that all of it is there."""
+    """The versions to compare: read before the log is listed, so that it has their files."""
 
     first: int
     head: int
     published: int
-    """The newest version up to which everything is published; `first` - 1 before the first."""
+    """The version up to which all are published; `first` - 1 before the first."""
     metadata: Metadata
 
     def expired(self, committed_at: int, now_ms: int) -> bool:
@@ -64,28 +64,28 @@ class Scope:
         return properties.enable_expired_log_cleanup and committed_at <= cutoff - cutoff % _DAY_MS
 
 
-def take_scope(store: Store, table: TableRecord) -> Scope:
-    """The versions of a table as they are now."""
+def read_scope(store: Store, table: TableRecord) -> Scope:
+    """The scope of a verification that starts now."""
     with store.read() as session:
         head = store.head(session, table.table_id)
         first = first_version(session, table.table_id)
-        waiting = session.one("first_unpublished", table_id=table.table_id)
+        unpublished = session.one("first_unpublished", table_id=table.table_id)
         if head is None:
             raise not_registered(session, table)
         metadata = store.metadata_at(session, table.table_id, head)
     if first is None or metadata is None:
         raise CorruptCatalogError(
-            f"Table {table.name!r} has no version that is complete",
+            f"Table {table.name!r} has no complete version",
             fix="Restore a backup of the catalog",
         )
-    oldest = None if waiting is None else waiting[0]
+    oldest = None if unpublished is None else unpublished[0]
     return Scope(first, head, head if oldest is None else int(oldest) - 1, metadata)
 
 
 def recorded_versions(
     store: Store, table: TableRecord, first: int, last: int
-) -> Iterator[list[Recorded]]:
-    """What the catalog has of the versions from `first` to `last`, a page at a time."""
+) -> Iterator[list[RecordedCommit]]:
+    """The recorded commits from `first` to `last`, a page at a time."""
     while first <= last:
         rows = store.dialect.ask(
             lambda session, first=first: session.run(  # type: ignore[misc]
@@ -94,13 +94,13 @@ def recorded_versions(
         )
         if not rows:
             return
-        yield [Recorded(*row) for row in rows]
+        yield [RecordedCommit(*row) for row in rows]
         first = int(rows[-1][0]) + 1
 
 
 @dataclass(slots=True)
 class CommitCheck:
-    """Compares the commit files of a table; what it counts on the way."""
+    """Compares the commit files of a table, and counts them."""
 
     store: Store
     table: TableRecord
@@ -113,10 +113,10 @@ class CommitCheck:
     cleaned: int = 0
     unrecorded: int = 0
     wrong: set[int] = field(default_factory=set)
-    """Published versions whose commit file is not what it should be."""
+    """Published versions whose commit file is missing or differs."""
 
-    def run(self, tell: Callable[[int, int], None]) -> None:
-        """Look at every version of the catalog, and at what the log has beyond it."""
+    def run(self, progress: Callable[[int, int], None]) -> None:
+        """Check every version of the catalog, and the commits beyond its head."""
         total = self.scope.head - self.scope.first + 1
         done = 0
         for page in recorded_versions(self.store, self.table, self.scope.first, self.scope.head):
@@ -125,29 +125,29 @@ class CommitCheck:
             for row in page:
                 entry = entries.get(commit_key(row.version))
                 if entry is None:
-                    self._absent(row)
+                    self._check_absent(row)
                 elif entry.digest == row.digest:
                     self.compared += 1
                 else:
-                    self._different(row, self.reader.get(commit_key(row.version)) or b"")
+                    self._add_different(row, self.reader.get(commit_key(row.version)) or b"")
             done += len(page)
-            tell(done, total)
+            progress(done, total)
         for version in sorted(self.listing.commits):
             if version > self.scope.head:
-                self._beyond(version)
+                self._check_beyond_head(version)
 
-    def _absent(self, row: Recorded) -> None:
-        # It may have been listed, and deleted since.
+    def _check_absent(self, row: RecordedCommit) -> None:
+        # It may have been deleted after it was listed.
         self.listing.commits.pop(row.version, None)
         if not row.published:
             self.pending += 1
             self._check_payload(row)
         elif not row.digest:
-            # An import found only a checkpoint of this version.
+            # The table was imported from a checkpoint of this version.
             self.unrecorded += 1
         elif self._was_cleaned(row):
             self.cleaned += 1
-        elif not self._came_meanwhile(row):
+        elif not self._appeared(row):
             self.wrong.add(row.version)
             self.findings.add(
                 Kind.MISSING_COMMIT,
@@ -156,8 +156,8 @@ class CommitCheck:
                 f"it was published with {row.payload_bytes} bytes, and log retention keeps it",
             )
 
-    def _check_payload(self, row: Recorded) -> None:
-        """Whether the bytes to publish are those that were promised."""
+    def _check_payload(self, row: RecordedCommit) -> None:
+        """Check that the bytes to publish have the recorded digest."""
         data = self.store.dialect.ask(
             lambda session: queue.payload_of(session, self.table.table_id, row.version)
         )
@@ -165,21 +165,21 @@ class CommitCheck:
             return
         for page in recorded_versions(self.store, self.table, row.version, row.version):
             if page[0].published:
-                return  # just now, and then they are dropped
+                return  # published just now, which deletes the bytes
         self.findings.add(
             Kind.DAMAGED_PAYLOAD,
             row.version,
             commit_key(row.version),
-            f"the bytes to publish are {'gone' if data is None else 'damaged'}",
+            f"the bytes to publish are {'missing' if data is None else 'damaged'}",
         )
 
-    def _was_cleaned(self, row: Recorded) -> bool:
-        """Whether clean-up may have taken it: it has expired, and a checkpoint stands for it."""
-        stands = any(row.version <= version for version in self.listing.checkpoints)
-        return stands and self.scope.expired(row.committed_at, self.store.clock.now_ms())
+    def _was_cleaned(self, row: RecordedCommit) -> bool:
+        """Whether clean-up may have deleted it: it has expired, and a checkpoint replaces it."""
+        replaced = any(row.version <= version for version in self.listing.checkpoints)
+        return replaced and self.scope.expired(row.committed_at, self.store.clock.now_ms())
 
-    def _came_meanwhile(self, row: Recorded) -> bool:
-        """Whether it is there after all: it may have been published after the log was listed."""
+    def _appeared(self, row: RecordedCommit) -> bool:
+        """Whether the file was published after the log was listed."""
         try:
             data = self.reader.storage.get(commit_key(row.version))
         except ObjectNotFoundError:
@@ -187,10 +187,10 @@ class CommitCheck:
         if hashlib.sha256(data).hexdigest() == row.digest:
             self.compared += 1
         else:
-            self._different(row, data)
+            self._add_different(row, data)
         return True
 
-    def _different(self, row: Recorded, data: bytes) -> None:
+    def _add_different(self, row: RecordedCommit, data: bytes) -> None:
         key = commit_key(row.version)
         if row.published:
             self.wrong.add(row.version)
@@ -203,24 +203,24 @@ class CommitCheck:
                 f"it has {len(data)} bytes of {row.payload_bytes}",
             )
             return
-        found = f"SHA-256 {hashlib.sha256(data).hexdigest()} and {len(data)} bytes"
+        content = f"SHA-256 {hashlib.sha256(data).hexdigest()} and {len(data)} bytes"
         if row.published and row.digest:
             self.findings.add(
                 Kind.DIFFERENT_COMMIT,
                 row.version,
                 key,
-                f"it has {found}, and was published with {row.digest} and {row.payload_bytes}",
+                f"it has {content}, and was published with {row.digest} and {row.payload_bytes}",
             )
         else:
             why = (
-                "this catalog has another commit for the version, which waits to be published"
+                "this catalog has another commit of the version, which is not published yet"
                 if row.digest
                 else "it was not there when the table was imported"
             )
-            self.findings.add(Kind.FOREIGN_COMMIT, row.version, key, f"it has {found}; {why}")
+            self.findings.add(Kind.FOREIGN_COMMIT, row.version, key, f"it has {content}; {why}")
 
-    def _beyond(self, version: int) -> None:
-        """A commit beyond the head, unless it is one that was committed here just now."""
+    def _check_beyond_head(self, version: int) -> None:
+        """Report a commit beyond the head, unless it was committed to the catalog meanwhile."""
         key = commit_key(version)
         data = self.reader.get(key)
         if data is None:
@@ -229,7 +229,7 @@ class CommitCheck:
         for page in recorded_versions(self.store, self.table, version, version):
             if page[0].digest == digest:
                 return
-            self._different(page[0], data)
+            self._add_different(page[0], data)
             return
         self.findings.add(
             Kind.FOREIGN_COMMIT,
@@ -238,3 +238,20 @@ class CommitCheck:
             f"the newest version of the catalog is {self.scope.head}; it has SHA-256 {digest} and "
             f"{len(data)} bytes",
         )
+
+
+def expected_bytes(store: Store, table: TableRecord, version: int, digest: str) -> bytes | None:
+    """The bytes with this digest, from the queue or the ledger; None where they are in neither.
+
+    A commit of this catalog has one canonical form, which its actions in the ledger give again. The
+    actions of an imported version rarely give the bytes of its writer.
+    """
+    with store.read() as session:
+        payload = queue.payload_of(session, table.table_id, version)
+        if payload is not None and hashlib.sha256(payload).hexdigest() == digest:
+            return payload
+        actions = store.actions_of(session, table.table_id, version)
+    if not actions:
+        return None
+    data = serialise_commit(actions)
+    return data if hashlib.sha256(data).hexdigest() == digest else None

@@ -12,7 +12,7 @@ from deltalakedb.storage import open_storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from deltalakedb.importing.log_rows import Piece
+    from deltalakedb.importing.log_rows import LogBatch
 
 
 def spark_parser(spark: SparkSession, location: str, options: Mapping[str, str]) -> Parser:
@@ -20,10 +20,10 @@ def spark_parser(spark: SparkSession, location: str, options: Mapping[str, str])
     check_session(spark, location)
     given = dict(options)
 
-    def work(task: Task) -> Piece:
+    def work(task: Task) -> LogBatch:
         return parse(open_storage(location, given), task)
 
-    def parse_all(tasks: Iterable[Task]) -> Iterator[Piece]:
+    def parse_all(tasks: Iterable[Task]) -> Iterator[LogBatch]:
         yield from in_order(spark, work, tasks)
 
     return parse_all

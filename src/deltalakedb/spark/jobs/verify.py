@@ -17,7 +17,7 @@ from deltalakedb.actions import Action, AddFile, RemoveFile
 from deltalakedb.deltalog.fetch import Spool, Spooled
 from deltalakedb.deltalog.history import OpenHistory
 from deltalakedb.deltalog.listing import Checkpoint, HistoryPlan, LogFile, list_log
-from deltalakedb.deltalog.live_state import LiveState, describe_add, file_id
+from deltalakedb.deltalog.replay import LogState, describe_add, file_id
 from deltalakedb.errors import InvalidLogError, ObjectNotFoundError
 from deltalakedb.mirror.log_reader import LogReader
 from deltalakedb.storage import Storage, open_storage
@@ -79,7 +79,7 @@ class SparkLogReader(LogReader):
             for row in rows.toArrow().to_pylist()
         }
 
-    def states(self, plan: HistoryPlan, buckets: int) -> Iterator[LiveState]:
+    def states(self, plan: HistoryPlan, buckets: int) -> Iterator[LogState]:
         """The state that a part of the log comes to, a bucket of its files at a time."""
         from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
@@ -98,7 +98,7 @@ class SparkLogReader(LogReader):
                 .where(F.length("value") > 0)
             )
             for bucket in range(buckets):
-                state = LiveState(bucket, buckets)
+                state = LogState(bucket=bucket, buckets=buckets)
                 for row in control:
                     state.apply(_loaded(row["value"]))
                 found = newest.where(F.col("bucket") == bucket).select("key", "value").toArrow()

@@ -1,4 +1,4 @@
-"""What a verification says: where the catalog and the files of a table differ, and how."""
+"""The result of a verification: where the catalog and the log of a table differ."""
 
 from __future__ import annotations
 
@@ -7,55 +7,55 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-_MOST: Final = 1_000
+_MAX_FINDINGS: Final = 1_000
 
 
 class Kind(StrEnum):
-    """What kind of difference it is."""
+    """The kinds of differences."""
 
     MISSING_COMMIT = "missing commit"
-    """A commit file that was published is not there, though log retention keeps it."""
+    """A published commit file is missing, though log retention keeps it."""
     TRUNCATED_COMMIT = "truncated commit"
-    """A commit file ends too early; what is there is right."""
+    """A commit file is only the beginning of what was published."""
     DIFFERENT_COMMIT = "different commit"
     """A published commit file has other bytes than were published."""
     FOREIGN_COMMIT = "foreign commit"
-    """Somebody else wrote a commit file: beyond the head, or where this catalog will publish."""
+    """Another writer wrote a commit file: beyond the head, or where this catalog will publish."""
     DAMAGED_PAYLOAD = "damaged payload"
-    """The bytes to publish for a version are gone from the catalog's queue, or damaged."""
+    """The bytes to publish for a version are missing from the catalog's queue, or damaged."""
     UNREADABLE_LOG = "unreadable log"
     """The log cannot be replayed up to the newest published version."""
     STATE_DIFFERS = "state differs"
-    """A replay of the log comes to another state than the catalog."""
+    """A replay of the log has another state than the catalog."""
     DAMAGED_CHECKPOINT = "damaged checkpoint"
     """A checkpoint cannot be read, or a file of it is missing."""
     CHECKPOINT_DIFFERS = "checkpoint differs"
     """A checkpoint has another state than the catalog at its version."""
     UNFINISHED_CHECKPOINT = "unfinished checkpoint"
-    """Parts of a checkpoint that others do not make whole; readers ignore them."""
+    """Some parts of a checkpoint are missing; readers ignore the others."""
     LOST_HINT = "lost hint"
-    """`_last_checkpoint` names a checkpoint that is not there; few readers get over that."""
+    """`_last_checkpoint` names a missing checkpoint; most readers fail."""
     DAMAGED_HINT = "damaged hint"
-    """`_last_checkpoint` cannot be understood; readers ignore it."""
+    """`_last_checkpoint` cannot be parsed; readers ignore it."""
     CHECKSUM_DIFFERS = "checksum differs"
-    """A version checksum (`.crc`) is damaged, or says something else than the catalog."""
+    """A version checksum (`.crc`) is damaged, or differs from the catalog."""
     ORPHAN_CHECKSUM = "orphan checksum"
     """A version checksum beyond the newest commit; some readers cannot open the table."""
     COMPACTION_DIFFERS = "compaction differs"
-    """A log compaction file does not say what its commits say."""
+    """A log compaction file differs from its commits."""
     CATALOG_CONTRADICTION = "catalog contradicts itself"
     """`dl_active_files` does not follow from the ledger."""
     STALE_DRIFT = "stale drift"
-    """Publishing was stopped because of a foreign commit that is not there any more."""
+    """Publishing was stopped because of a foreign commit that was deleted since."""
 
 
 HARMLESS: Final = frozenset({Kind.UNFINISHED_CHECKPOINT, Kind.DAMAGED_HINT, Kind.STALE_DRIFT})
-"""What no reader is harmed by."""
+"""The kinds that harm no reader."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One difference: what kind, at which version, in which object of the table's location."""
+    """One difference: its kind, its version, and the object below the table's location."""
 
     kind: Kind
     version: int | None
@@ -64,24 +64,24 @@ class Finding:
 
     @property
     def harmless(self) -> bool:
-        """Whether every reader sees the right table all the same."""
+        """Whether readers see the right table in spite of it."""
         return self.kind in HARMLESS
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, to be printed."""
+        """The values as JSON has them."""
         return {**asdict(self), "kind": str(self.kind), "harmless": self.harmless}
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The catalog against `_delta_log`: what was compared, and what differs.
+    """The catalog compared with `_delta_log`.
 
     Versions from `first_version` to `head` are in the catalog, those up to `published_version`
     (None before the first) in the log. Their commit files were `compared`, or are rightly absent:
-    `pending` ones are still to be published, `cleaned` ones have expired, of `unrecorded` ones an
-    import found only a checkpoint. `files` live files of the newest published version were compared
-    with `replays` of the log (none where a commit file is wrong), and all those of each of
-    `checkpoints`. `findings` has the first thousand, `counts` how many there are of each kind.
+    `pending` ones are not published yet, `cleaned` ones have expired, `unrecorded` ones were
+    imported from a checkpoint. The `files` live files of the newest published version were compared
+    with `replays` of the log (0 where a commit file differs), and all files of each of
+    `checkpoints`. `findings` has the first thousand differences, `counts` the number of each kind.
     """
 
     table: str
@@ -102,15 +102,15 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether every reader of the log sees what the catalog says; harmless findings aside."""
+        """Whether every reader of the log sees the state of the catalog."""
         return all(Kind(kind) in HARMLESS for kind in self.counts)
 
     def of(self, *kinds: Kind) -> list[Finding]:
-        """The findings of some kinds."""
+        """The findings of these kinds."""
         return [finding for finding in self.findings if finding.kind in kinds]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, to be printed."""
+        """The values as JSON has them."""
         return {
             **asdict(self),
             "checkpoints": list(self.checkpoints),
@@ -122,15 +122,15 @@ class Verification:
 
 @dataclass(slots=True)
 class Findings:
-    """Findings as they come: all are counted, the first thousand kept."""
+    """A collector: counts all findings, and keeps the first thousand."""
 
     kept: list[Finding] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, kind: Kind, version: int | None, key: str | None, what: str) -> None:
-        """Note a difference."""
+        """Add a difference."""
         self.counts[str(kind)] = self.counts.get(str(kind), 0) + 1
-        if len(self.kept) < _MOST:
+        if len(self.kept) < _MAX_FINDINGS:
             self.kept.append(Finding(kind, version, key, what))
 
     def has(self, kinds: Iterable[Kind]) -> bool:
