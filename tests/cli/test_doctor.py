@@ -203,7 +203,7 @@ def test_spark_is_started_and_asked_for_s3(
     ("script", "says"),
     [
         ("raise SystemExit('first\\nno such jar')", "no such jar"),
-        ("print('no JSON')", "ended with 0, and said nothing"),
+        ("print('no JSON')", "ended with 0, without a message"),
         ("import time; time.sleep(600)", "did not answer"),
     ],
 )

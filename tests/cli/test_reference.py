@@ -184,8 +184,8 @@ def test_progress_is_shown_on_a_terminal_and_never_to_programs(
             ),
             ("repair orders", "Comparing versions", "Repairing"),
             ("optimize orders", "Finding small files", "Rewriting files"),
-            ("vacuum orders", "Finding what is needed", "Listing files", "Deleting files"),
-            ("vacuum orders --dry-run", "Finding what is needed", "Listing files"),
+            ("vacuum orders", "Finding needed files", "Listing files", "Deleting files"),
+            ("vacuum orders --dry-run", "Finding needed files", "Listing files"),
             ("expire orders", "Archiving versions"),
             ("mirror once", "Publishing versions"),
         )

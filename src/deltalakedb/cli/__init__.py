@@ -1,7 +1,7 @@
 """The command line: `deltalakedb COMMAND`, and what its exit codes mean.
 
 0 done; 1 refused or failed; 2 wrong usage; 3 done, but something is not as it should be (drift was
-found, or versions could not be published); 130 interrupted.
+detected, or versions could not be published); 130 interrupted.
 """
 
 from __future__ import annotations

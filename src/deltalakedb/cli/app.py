@@ -1,4 +1,4 @@
-"""The commands put together, and how their errors are told: one paragraph, no traceback."""
+"""The commands put together, and the output of their errors: one paragraph, no traceback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ app = typer.Typer(
     "Name the database with --catalog URL, or once and for all in the environment: export "
     "DELTALAKEDB_CATALOG=sqlite:///lake.db\n\n"
     "Exit codes: 0 done; 1 refused or failed; 2 wrong usage; 3 done, but something needs your "
-    "attention (drift was found, versions could not be published, a check failed); "
+    "attention (drift was detected, versions could not be published, a check failed); "
     "130 interrupted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -1,7 +1,7 @@
-"""What `deltalakedb doctor` looks at, each by itself: what was found, and what to do about it.
+"""The checks of `deltalakedb doctor`, each with its result and what to do about it.
 
-Nothing is changed. A database file that does not exist is not made. At a location one object with a
-name of its own is created and deleted again, and where that cannot be, its name is told.
+Nothing is changed. A database file that does not exist is not created. At a location one object with a
+name of its own is created and deleted again, and if that fails, its name is reported.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def check_python(running: tuple[int, int, int] = sys.version_info[:3]) -> Check:
 
 
 def check_packages(extra: str, *, wanted: bool) -> Check:
-    """The packages of an extra ('' for those that everybody needs), imported and new enough."""
+    """The packages of an extra ('' for the core), imported and new enough."""
     name = f"extra {extra}" if extra else "packages"
     found, problems = [], []
     for package, module in _MODULES[extra].items():
@@ -237,11 +237,11 @@ def _rights(store: Store, url: CatalogUrl) -> Check:
             "rights",
             "wrong",
             f"{path} or its folder must not be written to by this user",
-            "Give the user who runs this write permission on the file and its folder",
+            "Give the user of this process write permission on the file and its folder",
         )
     row = store.dialect.ask(lambda session: session.one("rights"))
     if row is None:
-        return Check("rights", "skipped", "The server does not tell")
+        return Check("rights", "skipped", "The server does not report it")
     return judge_rights(Rights.from_row(row))
 
 
@@ -260,7 +260,7 @@ def judge_rights(rights: Rights) -> Check:
             "rights",
             "warning",
             f"The role {user} may commit but not publish ({has})",
-            f"To publish right after each commit, as connect() does unless told otherwise, "
+            f"To publish right after each commit, as connect() does by default, "
             f"{rights.grant(MIRROR)}. Or leave it to `deltalakedb mirror run` by a role that may",
         )
     may = {
@@ -291,7 +291,7 @@ def _schema(store: Store) -> Check:
 
 
 def _clock(theirs: int, before: float, after: float) -> Check:
-    """The two clocks, as far as the time that the question took lets us tell."""
+    """The difference of the two clocks, as exactly as the duration of the query allows."""
     skew = max(before - theirs, theirs - after, 0)
     if skew <= SKEW_MS:
         return Check("clock", "ok", f"The database's clock and ours agree within {SKEW_MS} ms")

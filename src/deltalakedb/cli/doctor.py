@@ -1,4 +1,4 @@
-"""`deltalakedb doctor`: what is wrong with an installation, and how to mend it."""
+"""`deltalakedb doctor`: problems of an installation, and how to fix them."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def doctor(
     ] = None,
     spark: Annotated[
         bool,
-        typer.Option("--spark", help="Start Spark too, and count a row; this takes some seconds."),
+        typer.Option("--spark", help="Start Spark too, and count a row; this takes a few seconds."),
     ] = False,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check the installation, and say how to fix what is wrong. Nothing is changed.
+    """Check the installation, and say how to fix each problem. Nothing is changed.
 
     It looks at Python, the packages, Java, Spark, the database (does it answer, what may you do
     there, is the schema up to date, do the clocks agree) and the object store. The exit code is 3

@@ -131,7 +131,7 @@ def adopt(
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Adopt commits that somebody else wrote to _delta_log as versions of the catalog."""
+    """Adopt commits of other writers in _delta_log as versions of the catalog."""
     with open_lake(catalog, storage_option, mirror="worker") as lake:
         done = lake.adopt(table)
     if as_json:
@@ -241,7 +241,7 @@ def restore_expired(
     catalog: Catalog,
     table: TableName,
     archive: Annotated[
-        str, typer.Argument(metavar="ARCHIVE", help="The location that was given to expire.")
+        str, typer.Argument(metavar="ARCHIVE", help="The archive of `expire`: a folder or object store prefix.")
     ],
     *,
     storage_option: StorageOptions = None,

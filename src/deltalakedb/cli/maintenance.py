@@ -92,7 +92,7 @@ def vacuum(
         bool,
         typer.Option(
             "--allow-short-retention",
-            help="Accept a shorter retention than the table's. Only while nobody else uses it.",
+            help="Accept a shorter retention than the table's. Only while no other process uses it.",
         ),
     ] = False,
     dry_run: Annotated[
@@ -106,7 +106,7 @@ def vacuum(
 
     with (
         open_lake(catalog, storage_option, mirror="worker") as lake,
-        progress_bar("Finding what is needed", quiet=as_json) as tell,
+        progress_bar("Finding needed files", quiet=as_json) as tell,
     ):
         done = clean(
             lake.table(table),
@@ -142,7 +142,7 @@ def restore(
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring a table back to an earlier version, as a new version. History is kept."""
+    """Bring a table back to an earlier version, as a new version. History stays."""
     from deltalakedb.operations.restore import restore as go_back
 
     with open_lake(catalog, storage_option) as lake:

@@ -106,7 +106,7 @@ def once(
 ) -> None:
     """Publish everything that waits now, then end.
 
-    The exit code is 3 if some versions could not be published.
+    The exit code is 3 if any version could not be published.
     """
     with open_lake(catalog, storage_option, mirror="worker") as lake:
         with (
@@ -166,7 +166,7 @@ def retry(
 
     Leases are broken: a table that a worker has, dead or alive, is taken over.
 
-    The exit code is 3 if some versions could not be published.
+    The exit code is 3 if any version could not be published.
     """
     with open_lake(catalog, storage_option, mirror="worker") as lake:
         name = None if table is None else lake.table(table).name
@@ -186,7 +186,7 @@ def _backlog(lake: Lake) -> int:
 
 
 def _exit(found: list[TableStatus]) -> None:
-    """Tell programs that something is not as it should be."""
+    """Exit with 3 if a table needs attention."""
     if any(map(_is_wrong, found)):
         raise typer.Exit(3)
 
@@ -247,7 +247,7 @@ def _show_published(
                 f"`deltalakedb mirror retry {one.table}` takes it over."
             )
     if any(one.outcome is Outcome.DRIFTED for one in done):
-        say("Somebody else has written to the _delta_log of a drifted table: see `verify`.")
+        say("Another writer has written to the _delta_log of a drifted table: see `verify`.")
 
 
 def _show_status(found: list[TableStatus], *, empty: str) -> None:
@@ -271,7 +271,7 @@ def _show_status(found: list[TableStatus], *, empty: str) -> None:
 
 
 def _explain(wrong: Iterable[tuple[str, str]]) -> None:
-    """What is wrong with each table, below the list: it may be long."""
+    """The error of each table, below the list: it may be long."""
     for table, text in wrong:
         if text:
             say(f"\n{table}: {text}")
@@ -293,7 +293,7 @@ def _wrong(one: TableStatus) -> str:
 
 
 def _with_commands(fields: dict[str, Any]) -> dict[str, Any]:
-    """Errors that were written down by a process, for somebody at the command line."""
+    """Render the fixes of stored errors as commands."""
     return {
         name: as_commands(value) if name.endswith("error") and isinstance(value, str) else value
         for name, value in fields.items()

@@ -1,4 +1,4 @@
-"""Warnings of the library, as somebody at the command line reads them: on standard error."""
+"""Warnings of the library for the command line, on standard error."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from deltalakedb.telemetry import logger
 
 
 class _Notices(logging.Handler):
-    """Prints what is wrong, without the names that programs look for."""
+    """Prints the message of a warning, without its event name and fields."""
 
     def emit(self, record: logging.LogRecord) -> None:
         tell(notice_of(record))
 
 
 class _Kept(logging.Handler):
-    """Keeps what it is told."""
+    """Collects messages."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -59,7 +59,7 @@ def notices() -> Iterator[None]:
 
 @contextmanager
 def kept_notices() -> Iterator[list[str]]:
-    """Inside, warnings are kept instead, for somebody who tells most of them in another way."""
+    """Inside, warnings are collected instead, for a command that reports most of them itself."""
     kept = _Kept()
     with only(kept):
         yield kept.texts

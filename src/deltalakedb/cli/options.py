@@ -65,7 +65,7 @@ def open_lake(
     mirror: str = "inline",
     new: bool = False,
 ) -> Lake:
-    """The lake that a command works on; one that is not there is made only if it may be `new`."""
+    """The lake that a command works on; a missing catalog is created only if it may be `new`."""
     return deltalakedb.connect(
         catalog,
         storage_options=parse_storage_options(storage_options),

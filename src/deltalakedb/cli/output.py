@@ -1,6 +1,6 @@
-"""What commands print: tables and text for people, JSON for programs, never both.
+"""The output of commands: tables and text for people, or JSON for programs, never both.
 
-Names and messages come from anybody: they are shown as text, never as markup or control sequences.
+Names and messages are untrusted: they are printed as text, never as markup or control sequences.
 """
 
 from __future__ import annotations

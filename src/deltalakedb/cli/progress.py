@@ -1,4 +1,4 @@
-"""A progress bar on standard error, while somebody looks at it: a terminal, and not a program."""
+"""A progress bar on standard error, if that is a terminal."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ _LOOK_SECONDS = 0.3
 
 
 class Bar:
-    """What long work is given as `progress`: one line, with the title of what goes on."""
+    """The `progress` of a long operation: one line, with the title of the current step."""
 
     def __init__(self, progress: Progress, title: str) -> None:
         self._progress = progress
         self._task = progress.add_task(title, total=None)
 
     def __call__(self, done: int, total: int) -> None:
-        """How much is done, and of how much; 0 where nobody knows."""
+        """Set the amount done and the total; 0 if the total is unknown."""
         self._progress.update(self._task, completed=done, total=total or None)
 
     def phase(self, title: str) -> None:
-        """Something else goes on from now; it is shown at once, however short it is."""
+        """Start the next step; its title appears at once."""
         self._progress.remove_task(self._task)
         self._task = self._progress.add_task(title, total=None)
 
 
 @contextmanager
 def progress_bar(title: str, *, quiet: bool = False) -> Iterator[Bar]:
-    """A bar for a piece of work; what cannot tell how far it is leaves it alone."""
+    """A bar for one operation; an operation that cannot report its progress does not use it."""
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -49,7 +49,7 @@ def progress_bar(title: str, *, quiet: bool = False) -> Iterator[Bar]:
 
 @contextmanager
 def countdown(title: str, left: Callable[[], int], *, quiet: bool = False) -> Iterator[None]:
-    """A bar for work that tells nobody how far it is: `left` is asked now and then."""
+    """A bar for work that does not report its progress: `left` is polled."""
     if not _is_watched(quiet=quiet):
         yield
         return

@@ -1,4 +1,4 @@
-"""A schema as somebody types it: columns, Delta JSON, or a file that has one."""
+"""A schema on the command line: columns, Delta JSON, or a file that has one."""
 
 from __future__ import annotations
 

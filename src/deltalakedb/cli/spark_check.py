@@ -54,7 +54,7 @@ def _s3(found: dict[str, Any]) -> Check:
 
 
 def _probe(command: Sequence[str]) -> dict[str, Any] | str:
-    """What was found, or in a sentence what went wrong."""
+    """The result, or one sentence that names the error."""
     with (
         tempfile.TemporaryDirectory(prefix="deltalakedb-doctor-") as folder,
         subprocess.Popen(  # noqa: S603 - this Python and a module of ours
@@ -80,4 +80,4 @@ def _probe(command: Sequence[str]) -> dict[str, Any] | str:
             answer: dict[str, Any] = json.loads(lines[-1])
             return answer
     errors = [line.strip() for line in err.splitlines() if line.strip()]
-    return errors[-1] if errors else f"it ended with {process.returncode}, and said nothing"
+    return errors[-1] if errors else f"it ended with {process.returncode}, without a message"

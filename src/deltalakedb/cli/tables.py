@@ -70,7 +70,7 @@ def register(app: typer.Typer) -> None:
             "create",
             (
                 "create sales.orders data/orders 'id long, day date' --partition-by day",
-                "create sales.orders s3://bucket/orders some-file.parquet",
+                "create sales.orders s3://bucket/orders file.parquet",
             ),
         ),
         (import_table, "import", ("import s3://bucket/orders --name sales.orders",)),
@@ -408,7 +408,7 @@ def history(
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show who changed what in a table, newest first."""
+    """Show the changes of a table, newest first."""
     most = _most(limit, 0 if as_json else _COMMITS)
     wanted = {"operation": operation, "committer": committer, "since": since, "until": until}
     with open_lake(catalog, storage_option, mirror="worker") as lake:
@@ -445,7 +445,7 @@ def rebuild(
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rebuild a table's list of live files from the ledger, e.g. after changes made by hand."""
+    """Rebuild a table's list of live files from the ledger, e.g. after manual changes."""
     with open_lake(catalog, storage_option, mirror="worker") as lake:
         found = lake.table(table)
         with lake.store.write() as session:
@@ -455,7 +455,7 @@ def rebuild(
     if as_json:
         show_json({"table": found.name, "files": count, "problems": len(problems)})
     else:
-        told = f"{len(problems)} problems were found" if problems else "nothing was wrong"
+        told = f"{len(problems)} problems" if problems else "nothing was wrong"
         say(f"{found.name}: {told}; the list of {count} files was rebuilt.")
 
 

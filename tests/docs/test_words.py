@@ -1,0 +1,80 @@
+"""Documentation and help use the words of docs/glossary.md, and none that STYLE rules out.
+
+A path joins `CLEAN` as soon as its texts are clean; it never leaves.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FORBIDDEN = re.compile(
+    r"\b(tells?|told|said|shown|found|given|made|kept|some|who|whom|whoever|"
+    r"somebody|nobody|anybody|everybody|what is|anew)\b",
+    re.IGNORECASE,
+)
+# Written from the texts of other rooms, or from SQL plans.
+GENERATED = {"docs/wrong-usages.md", "docs/explain.md", "docs/cli.md"}
+# Not rewritten yet.
+LATER = {
+    "docs/benchmarks.md",
+    "docs/schema.md",
+    *(f"docs/decisions/{path.name}" for path in (ROOT / "docs" / "decisions").glob("*.md")),
+}
+PAGES = [
+    name
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    if (name := str(path.relative_to(ROOT))) not in GENERATED | LATER
+]
+# Rooms of the code whose docstrings and texts are clean.
+CLEAN = ["src/deltalakedb/advice.py", "src/deltalakedb/cli", "src/deltalakedb/errors.py"]
+MODULES = [
+    str(module.relative_to(ROOT))
+    for path in CLEAN
+    for module in ([ROOT / path] if path.endswith(".py") else sorted((ROOT / path).rglob("*.py")))
+]
+
+
+def _forbidden(text: str) -> Iterator[str]:
+    for match in FORBIDDEN.finditer(text):
+        line = text[: match.start()].count("\n") + 1
+        yield f"{line}: {text[max(0, match.start() - 40) : match.end() + 40]!r}"
+
+
+def _prose(page: str) -> str:
+    """The text of a page without its code; lines stay where they are."""
+
+    def blank(match: re.Match[str]) -> str:
+        return "\n" * match[0].count("\n")
+
+    text = re.sub(r"^ *```.*?^ *```", blank, page, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"`[^`]*`|\]\([^)]*\)", blank, text)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_use_plain_words(page: str) -> None:
+    assert list(_forbidden(_prose((ROOT / page).read_text("utf-8")))) == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_texts_of_modules_use_plain_words(module: str) -> None:
+    tree = ast.parse((ROOT / module).read_text("utf-8"))
+    texts = (
+        node.value
+        for node in ast.walk(tree)
+        # A sentence, not a key or a name.
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value
+    )
+    assert [found for text in texts for found in _forbidden(_prose(text))] == []
+
+
+def test_every_word_of_the_glossary_is_explained_once() -> None:
+    page = (ROOT / "docs" / "glossary.md").read_text("utf-8")
+    words = re.findall(r"^\*\*(.+)\*\*\n:   \S", page, re.MULTILINE)
+    assert len(words) == len({word.lower() for word in words}) >= 40
+    assert len(words) == len(re.findall(r"^\*\*", page, re.MULTILINE))
