@@ -120,7 +120,7 @@ def vacuum(
         return
     verb = "would be deleted" if dry_run else "deleted"
     say(
-        f"{done.table}: {_files(done.files)} ({size(done.bytes)}) {verb}, {done.kept} kept. "
+        f"{done.table}: {_files(done.files)} ({size(done.bytes)}) {verb}, {done.kept} retained. "
         f"The retention is {done.retention_hours:g} hours."
     )
     if dry_run:
