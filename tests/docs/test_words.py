@@ -28,7 +28,7 @@ LATER = {
 }
 PAGES = [
     name
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    for path in (ROOT / "README.md", ROOT / "NEWS.md", *sorted((ROOT / "docs").rglob("*.md")))
     if (name := str(path.relative_to(ROOT))) not in GENERATED | LATER
 ]
 # Rooms of the code whose docstrings and texts are clean.
