@@ -23,7 +23,6 @@ GENERATED = {"docs/wrong-usages.md", "docs/explain.md", "docs/cli.md"}
 # Not rewritten yet.
 LATER = {
     "docs/benchmarks.md",
-    "docs/schema.md",
     *(f"docs/decisions/{path.name}" for path in (ROOT / "docs" / "decisions").glob("*.md")),
 }
 PAGES = [
