@@ -1,7 +1,7 @@
 """The checks of `deltalakedb doctor`, each with its result and what to do about it.
 
-Nothing is changed. A database file that does not exist is not created. At a location one object with a
-name of its own is created and deleted again, and if that fails, its name is reported.
+Nothing is changed. A database file that does not exist is not created. At a location one object
+with a name of its own is created and deleted again; if that fails, its name is reported.
 """
 
 from __future__ import annotations

@@ -241,7 +241,7 @@ def restore_expired(
     catalog: Catalog,
     table: TableName,
     archive: Annotated[
-        str, typer.Argument(metavar="ARCHIVE", help="The archive of `expire`: a folder or object store prefix.")
+        str, typer.Argument(metavar="ARCHIVE", help="The archive that `expire` wrote.")
     ],
     *,
     storage_option: StorageOptions = None,

@@ -92,7 +92,7 @@ def vacuum(
         bool,
         typer.Option(
             "--allow-short-retention",
-            help="Accept a shorter retention than the table's. Only while no other process uses it.",
+            help="Accept a shorter retention than the table's, while no other process uses it.",
         ),
     ] = False,
     dry_run: Annotated[

@@ -49,7 +49,6 @@ from deltalakedb.store.dialect import (
     Translating,
 )
 from deltalakedb.store.pool import Hold, Pool
-from deltalakedb.store.postgres_connection import is_forbidden, translate, unreachable
 from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import Kind, Relation
 from deltalakedb.store.roles import Rights
@@ -58,7 +57,12 @@ try:
     import psycopg
     from psycopg import pq, sql
 
-    from deltalakedb.store.postgres_connection import PostgresConnection
+    from deltalakedb.store.postgres_connection import (
+        PostgresConnection,
+        is_forbidden,
+        translate,
+        unreachable,
+    )
 except ImportError as error:
     raise MissingDriverError(
         "A postgresql:// catalog needs the Postgres driver, which is not installed",
