@@ -59,6 +59,22 @@ orders.delete("id = 2")
 print(orders.toDF().count())
 spark.stop()
 """
+WEB_JOB = """
+import sys, urllib.request, deltalakedb
+from deltalakedb.service import OperationsPage
+with deltalakedb.connect(sys.argv[1]) as lake, OperationsPage(lake) as page:
+    text = urllib.request.urlopen(page.address + "/tables").read().decode()
+    urllib.request.urlopen(page.address + "/metrics").read()
+    metrics = urllib.request.urlopen(lake.serve_metrics(port=0).address).read().decode()
+print("orders" in text and "/style.css" in text, "deltalakedb_catalog_tables 1.0" in metrics)
+"""
+MISSING_WEB_JOB = """
+import deltalakedb
+try:
+    import deltalakedb.service
+except deltalakedb.errors.MissingDriverError as error:
+    print(error)
+"""
 OTEL_JOB = """
 import deltalakedb.telemetry
 from opentelemetry import trace
@@ -152,6 +168,8 @@ def check_base(folder: Path) -> str:
     for url, extra in (("postgresql://me@db/lake", "postgres"), ("duckdb:///x.duckdb", "duckdb")):
         told_missing = run(python, "-I", "-c", MISSING_JOB, url, cwd=folder)
         assert f"deltalakedb[{extra}]" in told_missing, told_missing
+    missing = run(python, "-I", "-c", MISSING_WEB_JOB, cwd=folder)
+    assert "deltalakedb[web]" in missing, missing
     missing = run(python, "-I", "-m", "deltalakedb", "tables", cwd=folder, code=1)
     assert missing.startswith("Error: The command line needs"), missing
     return f"{told}; missing extras are named"
@@ -206,6 +224,15 @@ def check_otel(folder: Path) -> str:
     return table_job(python, folder, f"sqlite:///{folder}/lake.db")
 
 
+def check_web(folder: Path) -> str:
+    """The operations page and metrics, with the templates of the wheel."""
+    python = environment(folder, "web")
+    url = f"sqlite:///{folder}/lake.db"
+    result = table_job(python, folder, url)
+    assert run(python, "-I", "-c", WEB_JOB, url, cwd=folder) == "True True"
+    return f"{result}; page and metrics served"
+
+
 def check_spark(folder: Path) -> str:
     """Spark changes a table, and reads it."""
     from deltalakedb.spark.java import java_home
@@ -241,6 +268,7 @@ def check_files(folder: Path) -> str:
     names = _names(wheel())
     assert _names(other) == names
     assert {"deltalakedb/py.typed", "deltalakedb/__main__.py"} <= names
+    assert "deltalakedb/service/templates/page.html" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     for name in ("LICENSE", "README.md", "Makefile", "constraints.txt", "deploy/Dockerfile"):
         assert (source / name).is_file(), f"the sdist lacks {name}"
@@ -261,6 +289,7 @@ CHECKS: dict[str, Callable[[Path], str]] = {
     "duckdb": check_duckdb,
     "s3": check_s3,
     "otel": check_otel,
+    "web": check_web,
     "spark": check_spark,
 }
 

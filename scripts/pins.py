@@ -23,7 +23,7 @@ HELD = (
     "pyspark[connect]==4.2.0",
 )
 # Not in an extra: tools that single scenarios, or setup itself, use.
-BESIDE = ("editables", "pip", "prometheus-client", "pytest-xdist", "uv")
+BESIDE = ("editables", "pip", "pytest-xdist", "uv")
 HEADER = """\
 # The versions that tests and benchmarks run with: pip install -c constraints.txt …
 # One set for Python 3.11 to 3.13 on Linux. Written by `make pins`.

@@ -1,8 +1,9 @@
-"""Metrics, events and spans: what happened, told to whoever listens.
+"""Metrics, events and spans of this process.
 
-Metrics are plain counters and histograms in this process, read with `Metrics.read()` or exported by
-the operations page. Each commit emits one structured log record on the logger `deltalakedb`. Spans
-go to OpenTelemetry when its API is installed; without it they cost nothing.
+- Metrics are plain counters, gauges and histograms. `Metrics.read()` returns them, and
+  prometheus-client exposes them.
+- Each commit emits one structured log record on the logger `deltalakedb`.
+- Spans go to OpenTelemetry where its API is installed; otherwise they cost nothing.
 """
 
 from __future__ import annotations
@@ -10,15 +11,20 @@ from __future__ import annotations
 import logging
 import sys
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
+from deltalakedb.errors import MissingDriverError
 from deltalakedb.forking import ProcessLock
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 logger = logging.getLogger("deltalakedb")
 _NO_SPAN = nullcontext()
+_PREFIX: Final = "deltalakedb_"
 
 _BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 60_000)
 
@@ -40,7 +46,7 @@ class Histogram:
         self._buckets[bisect_left(_BUCKETS, value)] += 1
 
     def cumulative(self) -> dict[float, int]:
-        """How many values were at most each bound."""
+        """The number of values up to each bound."""
         return dict(zip(_BUCKETS, accumulate(self._buckets), strict=False))
 
 
@@ -50,7 +56,7 @@ class Metrics:
     def __init__(self) -> None:
         self._lock = ProcessLock()
         self._counters: dict[str, float] = {}
-        self._gauges: dict[str, float] = {}
+        self._gauges: dict[tuple[str, str | None], float] = {}
         self._histograms: dict[str, Histogram] = {}
 
     def count(self, name: str, amount: float = 1) -> None:
@@ -59,7 +65,7 @@ class Metrics:
             self._counters[name] = self._counters.get(name, 0) + amount
 
     def committed(self, versions: int, latency_ms: float) -> None:
-        """What each commit tells, at once: its latency, and how many versions it made."""
+        """Count a commit: its latency and the number of versions it created."""
         with self._lock.lock:
             total = self._counters.get("versions_committed_total", 0)
             self._counters["versions_committed_total"] = total + versions
@@ -69,11 +75,9 @@ class Metrics:
             histogram.observe(latency_ms)
 
     def gauge(self, name: str, value: float, *, table: str | None = None) -> None:
-        """Set a gauge; one of a table is read as `name{table="…"}`."""
-        if table is not None:
-            name = f'{name}{{table="{_label(table)}"}}'
+        """Set a gauge; `read` has that of a table as `name{table="…"}`."""
         with self._lock.lock:
-            self._gauges[name] = value
+            self._gauges[name, table] = value
 
     def observe(self, name: str, value: float) -> None:
         """Add a value to a histogram."""
@@ -83,7 +87,9 @@ class Metrics:
     def read(self) -> dict[str, Any]:
         """Every metric by name: a number, or for a histogram its count, sum and buckets."""
         with self._lock.lock:
-            read: dict[str, Any] = {**self._counters, **self._gauges}
+            read: dict[str, Any] = dict(self._counters)
+            for (name, table), value in self._gauges.items():
+                read[name if table is None else f'{name}{{table="{_label(table)}"}}'] = value
             for name, histogram in self._histograms.items():
                 read[name] = {
                     "count": histogram.count,
@@ -93,63 +99,74 @@ class Metrics:
             return read
 
     def exposition(self) -> str:
-        """Every metric in the text format that Prometheus scrapes."""
+        """Every metric in the text format of Prometheus. It needs the extra `web`."""
+        try:
+            from prometheus_client import generate_latest
+        except ImportError as error:
+            raise MissingDriverError(
+                "Metrics for Prometheus need prometheus-client, which is not installed",
+                fix="Run: pip install 'deltalakedb[web]'",
+            ) from error
+        return generate_latest(self).decode()
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric as a family of prometheus-client, whose protocol `Collector` this is."""
+        from prometheus_client import core
+
         with self._lock.lock:
-            lines: list[str] = []
-            for kind, series in (("counter", self._counters), ("gauge", self._gauges)):
-                known: set[str] = set()
-                for name, value in sorted(series.items()):
-                    bare = name.partition("{")[0]
-                    if bare not in known:
-                        known.add(bare)
-                        lines.append(f"# TYPE deltalakedb_{bare} {kind}")
-                    lines.append(f"deltalakedb_{name} {_exact(value)}")
-            for name, histogram in sorted(self._histograms.items()):
-                lines.append(f"# TYPE deltalakedb_{name} histogram")
-                lines += [
-                    f'deltalakedb_{name}_bucket{{le="{bound:g}"}} {count}'
-                    for bound, count in histogram.cumulative().items()
-                ]
-                lines.append(f'deltalakedb_{name}_bucket{{le="+Inf"}} {histogram.count}')
-                lines.append(f"deltalakedb_{name}_sum {_exact(histogram.total)}")
-                lines.append(f"deltalakedb_{name}_count {histogram.count}")
-            return "\n".join(lines) + "\n"
+            counters, gauges = sorted(self._counters.items()), list(self._gauges.items())
+            histograms = [
+                (name, one.cumulative(), one.count, one.total)
+                for name, one in sorted(self._histograms.items())
+            ]
+        for name, value in counters:
+            if name.endswith("_total"):
+                yield core.CounterMetricFamily(f"{_PREFIX}{name}", "", value)
+            else:
+                yield core.UntypedMetricFamily(f"{_PREFIX}{name}", "", value)
+        families: dict[str, core.GaugeMetricFamily] = {}
+        for (name, table), value in sorted(gauges, key=lambda one: (one[0][0], one[0][1] or "")):
+            labels = [] if table is None else ["table"]
+            if name not in families:
+                families[name] = core.GaugeMetricFamily(f"{_PREFIX}{name}", "", labels=labels)
+            families[name].add_metric([] if table is None else [table], value)
+        yield from families.values()
+        for name, cumulative, count, total in histograms:
+            buckets = [(f"{bound:g}", float(below)) for bound, below in cumulative.items()]
+            yield core.HistogramMetricFamily(
+                f"{_PREFIX}{name}", "", [*buckets, ("+Inf", float(count))], total
+            )
 
 
 def event(name: str, fields: Callable[[], Mapping[str, Any]]) -> None:
     """One structured log record: the name as its message, the fields as attribute `fields`.
 
-    The fields are asked for only when somebody listens.
+    The fields are computed only where the logger is enabled.
     """
     _log(logging.INFO, name, fields)
 
 
 def warning(name: str, fields: Callable[[], Mapping[str, Any]]) -> None:
-    """As `event`, for what somebody should look at."""
+    """As `event`, at the level of a warning."""
     _log(logging.WARNING, name, fields)
 
 
 def _log(level: int, name: str, fields: Callable[[], Mapping[str, Any]]) -> None:
     if logger.isEnabledFor(level):
-        told = dict(fields())
-        shown = " ".join(f"{key}={value}" for key, value in told.items())
-        logger.log(level, "%s %s", name, shown, extra={"event": name, "fields": told})
-
-
-def _exact(value: float) -> str:
-    """A number with all of its digits: rates are differences of large ones."""
-    return str(int(value)) if value == int(value) else repr(float(value))
+        values = dict(fields())
+        text = " ".join(f"{key}={value}" for key, value in values.items())
+        logger.log(level, "%s %s", name, text, extra={"event": name, "fields": values})
 
 
 def _label(value: str) -> str:
-    """A value of a label, as Prometheus wants it between quotes."""
+    """A label's value, escaped as in the text format of Prometheus."""
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def span(name: str, **attributes: str | int) -> AbstractContextManager[Any]:
-    """An OpenTelemetry span around a piece of work, when somebody collects them.
+    """An OpenTelemetry span around a piece of work, where a tracer provider is set.
 
-    Whoever does has imported the API: without that there is nothing to ask.
+    An application that sets one has imported the API; it is not imported here.
     """
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:

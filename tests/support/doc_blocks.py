@@ -40,8 +40,8 @@ EXCUSED: Mapping[str, str] = {
     ".venv/bin/python -m benchmarks": "rewrites a page from the results of a benchmark",
     "sudo ": "changes the machine; tests/unit/test_deploy.py reads the unit, systemd checks it",
     "docker ": "needs Docker; tests/unit/test_deploy.py reads the compose file and the image",
-    "curl ": "asks the operations page at its port; tests/web/test_requests.py does it",
-    "deltalakedb serve --catalog postgresql://etl@db/": "db is no server; tests/web serve Postgres",
+    "curl ": "asks the operations page at its port; tests/service/test_requests.py does it",
+    "deltalakedb serve --catalog postgresql://etl@db/": "db is no server; tests/service do it",
 }
 # Commands that run until they are told to stop, and what they say when they have started.
 _LASTING = ("deltalakedb serve", "deltalakedb mirror run")

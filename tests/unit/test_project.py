@@ -80,7 +80,7 @@ def test_engines_and_peers_are_pinned_to_the_versions_that_results_name(
         assert re.search(rf'"{name}(\[\w+\])?=={re.escape(pinned[name])}"', source), name
 
 
-def test_the_wheel_holds_the_types_marker_and_every_sql_file(tmp_path: Path) -> None:
+def test_the_wheel_holds_the_types_marker_and_every_sql_file_and_template(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
         cwd=ROOT,
@@ -91,6 +91,7 @@ def test_the_wheel_holds_the_types_marker_and_every_sql_file(tmp_path: Path) -> 
     with zipfile.ZipFile(wheel) as archive:
         packed = set(archive.namelist())
     package = ROOT / "src" / "deltalakedb"
-    expected = {package / "py.typed", *package.rglob("*.sql")}
+    expected = {package / "py.typed", *package.rglob("*.sql"), *package.rglob("*.html")}
+    expected |= set(package.rglob("*.css"))
     assert {path.relative_to(ROOT / "src").as_posix() for path in expected} <= packed
     assert not any(name.startswith("tests/") for name in packed)

@@ -13,11 +13,12 @@ import sys
 def main() -> None:
     """Run the command line; errors are one readable paragraph, unless `--debug` asks for more."""
     try:
+        import packaging  # noqa: F401
         import rich  # noqa: F401
         import typer  # noqa: F401
     except ImportError:
         sys.stderr.write(
-            "Error: The command line needs typer and rich, which are not installed. "
+            "Error: The command line needs packaging, rich and typer; one is not installed. "
             "Run: pip install 'deltalakedb[cli]'.\n"
         )
         sys.exit(1)

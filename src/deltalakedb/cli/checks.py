@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,9 @@ from contextlib import closing
 from importlib import import_module, metadata
 from pathlib import Path
 from time import time
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from deltalakedb.cli.check import Check
 from deltalakedb.cli.output import as_commands
@@ -42,13 +44,17 @@ _MODULES: Mapping[str, Mapping[str, str]] = {
     "duckdb": {"duckdb": "duckdb"},
     "spark": {"pyspark": "pyspark", "pandas": "pandas"},
     "otel": {"opentelemetry-api": "opentelemetry.trace"},
+    "web": {
+        "jinja2": "jinja2",
+        "prometheus-client": "prometheus_client",
+        "starlette": "starlette",
+        "uvicorn": "uvicorn",
+    },
 }
 _ONE_WORKER = (
     "let one worker only publish there: connect writers with mirror='worker', and run a single "
     "`deltalakedb mirror run`"
 )
-_REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[[^]]*\])?(?P<bounds>[^;]*)")
-_BOUND = re.compile(r"(?P<sign>>=|<)\s*(?P<number>[0-9.]+)")
 
 
 def all_checks(
@@ -139,24 +145,20 @@ def check_packages(extra: str, *, wanted: bool) -> Check:
 
 
 def _out_of_bounds(package: str, number: str) -> list[str]:
-    """What our own metadata says against this version of a package."""
+    """The bounds of our own metadata that this version of a package does not satisfy."""
     try:
         lines = metadata.requires("deltalakedb") or ()
     except metadata.PackageNotFoundError:
         return []
-    for line in lines:
-        match = _REQUIREMENT.match(line)
-        if match and match["name"].lower() == package:
-            return [
-                f"{package} {number} is not {sign}{bound}"
-                for sign, bound in _BOUND.findall(match["bounds"])
-                if (_number(number) >= _number(bound)) != (sign == ">=")
-            ]
-    return []
-
-
-def _number(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+    requirements = (Requirement(line) for line in lines)
+    requirement = next(
+        (one for one in requirements if canonicalize_name(one.name) == package), None
+    )
+    return [
+        f"{package} {number} is not {bound}"
+        for bound in (requirement.specifier if requirement else ())
+        if not bound.contains(number, prereleases=True)
+    ]
 
 
 def check_java(*, wanted: bool) -> Check:

@@ -24,7 +24,6 @@ from deltalakedb.cli.output import (
     size,
 )
 from deltalakedb.cli.progress import countdown
-from deltalakedb.mirror.endpoint import MetricsEndpoint
 from deltalakedb.mirror.publish import Outcome, Published
 from deltalakedb.store.mirror import drift_way_out
 from deltalakedb.telemetry import logger
@@ -87,9 +86,7 @@ def run(
         stack.enter_context(_logs_to_stderr(log_format, log_level))
         lake = stack.enter_context(open_lake(catalog, storage_option, mirror="worker"))
         if metrics_port is not None:
-            endpoint = stack.enter_context(
-                MetricsEndpoint(lake.metrics, port=metrics_port, host=metrics_host)
-            )
+            endpoint = lake.serve_metrics(port=metrics_port, host=metrics_host)
             logger.info("metrics at %s", endpoint.address)
         worker = lake.mirror.worker(concurrency=concurrency)
         _stop_on_signals(worker)

@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from deltalakedb.cli.options import Catalog, Panel, StorageOptions, examples, open_lake
-from deltalakedb.service import OperationsPage
 
 
 def register(app: typer.Typer) -> None:
@@ -54,6 +53,8 @@ def serve(
 
     It runs until Ctrl-C (SIGINT) or SIGTERM.
     """
+    from deltalakedb.service import OperationsPage
+
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

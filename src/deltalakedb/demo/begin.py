@@ -27,13 +27,13 @@ def main(*, folder: Path | None = None, keep: bool = False) -> int:
 
 def _require_packages() -> None:
     """Say at once what is missing, and not in the middle of the story."""
-    needed = ("deltalake", "pyspark", "rich")
+    needed = ("deltalake", "pyspark", "rich", "starlette", "uvicorn")
     missing = [name for name in needed if not importlib.util.find_spec(name)]
     if missing:
         raise MissingDriverError(
             f"The demo needs {' and '.join(missing)}",
             why="Spark writes its tables, and delta-rs reads what was published",
-            fix="Run: pip install 'deltalakedb[cli,spark]' deltalake",
+            fix="Run: pip install 'deltalakedb[cli,spark,web]' deltalake",
         )
 
 

@@ -22,7 +22,6 @@ from deltalakedb.demo.telling import Telling
 from deltalakedb.demo.worker import LEASE_SECONDS, running_worker
 from deltalakedb.errors import CommitConflictError, MirrorError
 from deltalakedb.lake import Lake
-from deltalakedb.service import OperationsPage
 from deltalakedb.spark import DeltaTable
 
 if TYPE_CHECKING:
@@ -286,6 +285,8 @@ def _wait(lake: Lake, done: Callable[[TableStatus], bool], what: str) -> TableSt
 
 
 def _operations_page(telling: Telling, lake: Lake, end: Callable[[], None], *, keep: bool) -> None:
+    from deltalakedb.service import OperationsPage
+
     telling.chapter("The operations page")
     with OperationsPage(lake) as page:
         listed = f"{page.address}/tables"

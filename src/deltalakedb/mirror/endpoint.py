@@ -4,31 +4,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deltalakedb.serving import PLAIN, Handler, Served, host_of, is_address, is_loopback
+from deltalakedb.asgi import KnownHosts, Server, is_loopback
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
     from deltalakedb.telemetry import Metrics
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-
-class MetricsEndpoint(Served):
-    """Serves while the block lasts. It binds to loopback unless it is told otherwise.
+class MetricsEndpoint(Server):
+    """Serves metrics for the length of a block. It binds to loopback by default.
 
     There it answers by addresses and `localhost` only, so that no page of another site can read it
-    by a name of its own that leads here.
+    by a host name of its own.
     """
 
     def __init__(self, metrics: Metrics, *, port: int, host: str = "127.0.0.1") -> None:
-        class Scraped(Handler):
-            def do_GET(self) -> None:  # noqa: N802 - of the base
-                asked = host_of(self.headers.get("Host", ""))
-                if is_loopback(host) and not (asked == host or is_address(asked)):
-                    self.answer(421, PLAIN, b"Ask by an address, such as 127.0.0.1\n")
-                elif self.path.partition("?")[0] == "/metrics":
-                    self.answer(200, CONTENT_TYPE, metrics.exposition().encode())
-                else:
-                    self.answer(404, PLAIN, b"Only /metrics is here\n")
+        from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+        from starlette.applications import Starlette
+        from starlette.middleware import Middleware
+        from starlette.responses import PlainTextResponse
+        from starlette.routing import Route
 
-        super().__init__("Metrics", Scraped, host=host, port=port)
+        def exposition(_: Request) -> Response:
+            return PlainTextResponse(metrics.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+        async def unknown_host(_: Request) -> Response:
+            return PlainTextResponse("Ask by an address, such as 127.0.0.1\n", 421)
+
+        hosts = Middleware(KnownHosts, names=frozenset({host.lower()}), refusal=unknown_host)
+        app = Starlette(
+            routes=[Route("/metrics", exposition)], middleware=[hosts] if is_loopback(host) else []
+        )
+        super().__init__("Metrics", app, host=host, port=port)
         self.address += "/metrics"

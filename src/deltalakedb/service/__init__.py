@@ -1,13 +1,14 @@
-"""The operations page: what tables there are, who changed what, how the mirror does.
+"""One ASGI application over a lake: the operations page, its JSON API, metrics for Prometheus.
 
 Guarantees:
 
 - Nothing changes the catalog unless a token was set and the request has it.
-- Whatever comes from tables or requests is shown as text: pages are built of escaped parts only,
-  and the Content-Security-Policy lets no script run.
+- Names and texts of tables and requests are escaped, and the Content-Security-Policy lets no script
+  run.
 - Every page and answer is bounded, whatever the catalog holds.
 """
 
-from deltalakedb.service.server import OperationsPage
+import deltalakedb.asgi  # noqa: F401 - its error names the extra, where that is not installed
+from deltalakedb.service.app import OperationsPage, application
 
-__all__ = ["OperationsPage"]
+__all__ = ["OperationsPage", "application"]

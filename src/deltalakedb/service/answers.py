@@ -1,4 +1,4 @@
-"""What the JSON API answers with; the OpenAPI document is made of these types."""
+"""The answers of the JSON API; their types make the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class TableMirror:
-    """How the `_delta_log` of a table follows the catalog."""
+    """The state of a table's `_delta_log` against the catalog."""
 
     state: State
     published_version: int | None
@@ -82,7 +82,7 @@ class Versions:
 
 @dataclass(frozen=True, slots=True)
 class GrowthPoints:
-    """The size of a table at some of its versions."""
+    """The size of a table at a sample of its versions."""
 
     points: list[Growth]
 
@@ -97,7 +97,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How large live files are; `counted` of them, the newest, make the distribution."""
+    """The sizes of live files; the newest `counted` of them make the distribution."""
 
     sizes: list[SizeCount]
     counted: int
@@ -117,7 +117,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The metrics of a process, or the error that is in the way."""
+    """The metrics of a process, or the error of asking for them."""
 
     source: str
     error: str | None
@@ -135,7 +135,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """What became of a table that was to be published at once."""
+    """The result of publishing a table at once."""
 
     published: int
     outcomes: list[str]
@@ -145,7 +145,7 @@ class Retried:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What failed, why, and what to do; `error` has all of it."""
+    """An error: what failed, why, and what to do; `error` is the whole text."""
 
     error: str
     what: str
@@ -154,7 +154,7 @@ class Failure:
 
 
 def to_json(value: Any) -> Any:
-    """An answer as JSON has it: values with names become objects."""
+    """An answer as plain JSON values: dataclasses and named tuples become objects."""
     if is_dataclass(value):
         return {one.name: to_json(getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from http.client import HTTPException
 from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.service.answers import Histogram, Source
 
-_LINE = re.compile(r"deltalakedb_(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>[-+.\w]+)")
-_LE = re.compile(r'le="([^"]+)"')
+_PREFIX = "deltalakedb_"
 _SECONDS = 2.0
-_MOST_BYTES = 2_000_000
+_MAX_BYTES = 2_000_000
 
 
 def check_sources(sources: Sequence[str]) -> tuple[str, ...]:
-    """URLs of metrics that may be asked for."""
+    """The URLs of metrics, each checked."""
     for source in sources:
         try:
             parts = urlsplit(source)
@@ -31,49 +32,60 @@ def check_sources(sources: Sequence[str]) -> tuple[str, ...]:
     return tuple(sources)
 
 
-def _no_source(given: str, why: str = "") -> ConfigurationError:
+def _no_source(source: str, why: str = "") -> ConfigurationError:
     return ConfigurationError(
-        f"{given} is no address of metrics",
+        f"{source} is no address of metrics",
         why=why,
         fix="Name the /metrics of a worker or writer: http://host:9187/metrics",
     )
 
 
 def fetch(source: str) -> Source:
-    """The metrics of another process, or what is in the way."""
+    """The metrics of another process, or the error of asking for them."""
     try:
-        with urlopen(source, timeout=_SECONDS) as answer:  # noqa: S310 - checked by check_sources
-            text = answer.read(_MOST_BYTES).decode("utf-8", "replace")
+        with urlopen(source, timeout=_SECONDS) as response:  # noqa: S310 - checked by check_sources
+            body = response.read(_MAX_BYTES + 1)
     except (URLError, OSError, ValueError, HTTPException) as error:
-        return Source(source, f"It does not answer: {error}", {}, {}, None)
-    return read_exposition(source, text)
+        return _failed(source, f"It does not answer: {error}")
+    if len(body) > _MAX_BYTES:
+        return _failed(source, f"Its answer is longer than {_MAX_BYTES:,} bytes")
+    return parse_exposition(source, body.decode("utf-8", "replace"))
 
 
-def read_exposition(source: str, text: str) -> Source:
-    """Our counters and gauges without labels by name, and our histograms as quantiles."""
+def parse_exposition(source: str, text: str) -> Source:
+    """The metrics in a text in the format of Prometheus, or the error of parsing it."""
+    try:
+        return summarise(source, text_string_to_metric_families(text))
+    except (ValueError, LookupError, ArithmeticError) as error:  # of parser and numbers
+        return _failed(source, f"Its answer is not in the text format of Prometheus: {error}")
+
+
+def _failed(source: str, error: str) -> Source:
+    return Source(source, error[:500], {}, {}, None)
+
+
+def summarise(source: str, families: Iterable[Metric]) -> Source:
+    """Our counters and gauges without labels, and our histograms as quantiles, by name."""
     values: dict[str, float] = {}
     buckets: dict[str, list[tuple[float, float]]] = {}
-    for line in text.splitlines():
-        match = _LINE.fullmatch(line)
-        if match is None:
+    for sample in (one for family in families for one in family.samples):
+        if not sample.name.startswith(_PREFIX) or not math.isfinite(sample.value):
             continue
-        name, value = match["name"], _number(match["value"])
-        if value is None or not math.isfinite(value):
-            continue
-        if match["labels"] is None:
-            values[name] = value
-        elif name.endswith("_bucket") and (le := _LE.search(match["labels"])):
-            bound = _number(le[1])
-            if bound is not None:
-                buckets.setdefault(name.removesuffix("_bucket"), []).append((bound, value))
+        name = sample.name.removeprefix(_PREFIX)
+        if not sample.labels:
+            values[name] = sample.value
+        elif (
+            name.endswith("_bucket") and (bound := _number(sample.labels.get("le", ""))) is not None
+        ):
+            buckets.setdefault(name.removesuffix("_bucket"), []).append((bound, sample.value))
     histograms = {}
-    for name, counted in sorted(buckets.items()):
+    for name, cumulative in sorted(buckets.items()):
         count = values.pop(f"{name}_count", 0)
         total = values.pop(f"{name}_sum", 0)
         histograms[name] = Histogram(
             int(count),
             round(total / count, 3) if count else None,
-            *(_quantile(sorted(counted), n / 100) for n in (50, 95, 99)),
+            *(_quantile(sorted(cumulative), n / 100) for n in (50, 95, 99)),
         )
     return Source(source, None, dict(sorted(values.items())), histograms, _conflict_rate(values))
 
@@ -86,15 +98,15 @@ def _number(text: str) -> float | None:
 
 
 def _quantile(cumulative: Sequence[tuple[float, float]], part: float) -> float | None:
-    """The bound of the bucket that a quantile lies in; None where it is beyond all bounds."""
+    """The bound of the bucket that holds a quantile; None beyond the last bound."""
     count = cumulative[-1][1]
-    for bound, seen in cumulative:
-        if count and seen >= part * count:
-            return None if bound == float("inf") else bound
+    for bound, below in cumulative:
+        if count and below >= part * count:
+            return None if bound == math.inf else bound
     return None
 
 
 def _conflict_rate(values: Mapping[str, float]) -> float | None:
-    """Conflicts for each version that was committed; None where nothing was."""
+    """Conflicts for each committed version; None where nothing was committed."""
     committed = values.get("versions_committed_total", 0)
     return values.get("commit_conflicts_total", 0) / committed if committed else None

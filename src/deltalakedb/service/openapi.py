@@ -1,4 +1,4 @@
-"""The OpenAPI document, made of the same list that requests are answered by, and of their types."""
+"""The OpenAPI document, made from the list of resources and from the types of their answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from inspect import cleandoc
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
-from deltalakedb.mirror.endpoint import CONTENT_TYPE as METRICS_TYPE
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+
 from deltalakedb.service.answers import Failure
 from deltalakedb.service.parameters import LARGEST_PAGE, PAGE, Parameter
 from deltalakedb.service.resources import RESOURCES, Resource
@@ -30,7 +31,7 @@ _SCALARS: Final[Mapping[Any, Schema]] = {
     NoneType: {"type": "null"},
     Any: {},
 }
-# What a number is, by how its name ends.
+# The unit of a number, by the end of its name.
 _UNITS: Final[Mapping[str, str]] = {
     "_at": "Milliseconds since the epoch.",
     "_time": "Milliseconds since the epoch.",
@@ -44,11 +45,11 @@ _PAGE: Final[Schema] = {"text/html; charset=utf-8": {"schema": {"type": "string"
 _REFUSALS: Final[Mapping[int, str]] = {
     400: "A parameter is missing, unknown or wrong.",
     401: "The token is missing or wrong.",
-    403: "This server has no token, its role may not do that, or the request comes from another "
+    403: "This server has no token, its role lacks the right, or the request comes from another "
     "site.",
     404: "There is no such table.",
-    405: "This address is asked by another method: see `Allow`.",
-    413: "The request is too large, or does not say how large it is.",
+    405: "This address takes other methods: see `Allow`.",
+    413: "The request is too large.",
     415: "The body is no form.",
     421: "The server does not answer by that host name: see `--allow-host`.",
     500: "Something went wrong in the server: see its log.",
@@ -76,7 +77,7 @@ def openapi(version: str) -> Schema:
         "components": {
             "schemas": components,
             "responses": {
-                str(status): _refusal(status, told) for status, told in _REFUSALS.items()
+                str(status): _refusal(status, text) for status, text in _REFUSALS.items()
             },
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
@@ -84,7 +85,7 @@ def openapi(version: str) -> Schema:
 
 
 def schema_of(kind: Any, components: dict[str, Schema]) -> Schema:
-    """The JSON schema of a type; what has names in it becomes one of the `components`."""
+    """The JSON schema of a type; a type with named fields becomes one of the `components`."""
     if kind in _SCALARS:
         return dict(_SCALARS[kind])
     origin, inner = get_origin(kind), get_args(kind)
@@ -133,7 +134,7 @@ def _path(resource: Resource, components: dict[str, Schema]) -> Schema:
     if resource.changes:
         refusals += [401, 403, 413]
     answer = {"schema": schema_of(resource.answers_with, components)}
-    told: Schema = {
+    operation: Schema = {
         "operationId": resource.path.rpartition("/")[2],
         "summary": resource.description,
         "parameters": [_parameter(one) for one in resource.parameters],
@@ -143,8 +144,8 @@ def _path(resource: Resource, components: dict[str, Schema]) -> Schema:
         },
     }
     if resource.changes:
-        told["security"] = [{"token": []}]
-    return {"post" if resource.changes else "get": told}
+        operation["security"] = [{"token": []}]
+    return {"post" if resource.changes else "get": operation}
 
 
 def _metrics() -> Schema:
@@ -155,7 +156,7 @@ def _metrics() -> Schema:
         "responses": {
             "200": {
                 "description": "The text format of Prometheus.",
-                "content": {METRICS_TYPE: {"schema": {"type": "string"}}},
+                "content": {CONTENT_TYPE_PLAIN_0_0_4: {"schema": {"type": "string"}}},
             },
             **_refused_by_page(405, 421, 500, 503),
         },
@@ -176,7 +177,7 @@ def _form() -> Schema:
         },
         "responses": {
             "200": {
-                "description": "What became of it.",
+                "description": "The result.",
                 "content": _PAGE,
             },
             **_refused_by_page(400, 401, 403, 404, 405, 413, 415, 421, 500, 503),
@@ -189,13 +190,13 @@ def _refused(*statuses: int) -> dict[str, Schema]:
 
 
 def _refused_by_page(*statuses: int) -> dict[str, Schema]:
-    """What is not below /api/ refuses by a page for people."""
+    """Refusals outside of /api/, which are pages for people."""
     return {str(one): _refusal(one, _REFUSALS[one], _PAGE) for one in sorted(statuses)}
 
 
-def _refusal(status: int, told: str, content: Schema | None = None) -> Schema:
+def _refusal(status: int, text: str, content: Schema | None = None) -> Schema:
     failure = {"schema": {"$ref": f"#/components/schemas/{Failure.__name__}"}}
-    answer: Schema = {"description": told, "content": content or {"application/json": failure}}
+    answer: Schema = {"description": text, "content": content or {"application/json": failure}}
     if status == 405:
         answer["headers"] = {"Allow": {"schema": {"type": "string"}}}
     return answer

@@ -1,4 +1,4 @@
-"""What a request may ask with: each parameter by name, checked before anything is looked up."""
+"""The parameters of requests, each checked by its name and kind before any query runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from urllib.parse import parse_qsl
 from uuid import UUID
 
 from deltalakedb.errors import ConfigurationError
-from deltalakedb.serving import small_number
 from deltalakedb.snapshot.resolve import to_milliseconds
 
 PAGE = 50
@@ -25,9 +24,9 @@ Kind = Literal["text", "limit", "time", "flag", "cursor"]
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter that a resource takes. Of a cursor, `shape` says which values it is made of.
+    """A parameter of a resource. The `shape` of a cursor has the types of its values.
 
-    A UUID is a text in a cursor, of the one spelling that we give it.
+    A UUID is a text in a cursor, in its canonical spelling.
     """
 
     name: str
@@ -38,24 +37,24 @@ class Parameter:
 
 
 def parse(query: str, known: Sequence[Parameter]) -> dict[str, Any]:
-    """The values of all `known` parameters; ConfigurationError for whatever does not fit."""
+    """The values of all `known` parameters; ConfigurationError for any other."""
     try:
         pairs = parse_qsl(
             query, keep_blank_values=True, errors="strict", max_num_fields=20, strict_parsing=False
         )
     except ValueError as error:
-        raise _bad("The parameters cannot be read", str(error)) from None
-    given: dict[str, str] = {}
+        raise _bad("The parameters cannot be parsed", str(error)) from None
+    values: dict[str, str] = {}
     names = {parameter.name for parameter in known}
     for name, value in pairs:
         if name not in names:
             raise _bad(f"There is no parameter {name[:100]!r} here", f"Known: {sorted(names)}")
-        if name in given:
-            raise _bad(f"The parameter {name!r} is given twice", "Only one value makes sense")
+        if name in values:
+            raise _bad(f"The parameter {name!r} occurs twice", "Only one value makes sense")
         if "\0" in value or len(value) > _LONGEST:
             raise _bad(f"The value of {name!r} cannot be used", "It is too long, or has a NUL")
-        given[name] = value
-    return {one.name: _value(one, given.get(one.name) or None) for one in known}
+        values[name] = value
+    return {one.name: _value(one, values.get(one.name) or None) for one in known}
 
 
 def _value(parameter: Parameter, text: str | None) -> Any:
@@ -85,8 +84,16 @@ def _limit(name: str, text: str) -> int:
     return limit
 
 
+def small_number(text: str, most: int) -> int | None:
+    """A decimal number from 0 to `most` in at most nine ASCII digits; None for any other text."""
+    if len(text) > 9 or not text.isascii() or not text.isdecimal():
+        return None
+    number = int(text)
+    return number if number <= most else None
+
+
 def make_cursor(*values: str | int) -> str:
-    """Where the next page begins, as text that stands in a URL."""
+    """The start of the next page, as text for a URL."""
     text = json.dumps(values, ensure_ascii=True, separators=(",", ":"))
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
@@ -104,7 +111,7 @@ def _cursor(text: str, shape: tuple[type, ...]) -> tuple[Any, ...]:
         or any(isinstance(v, str) and not _storable(v) for v in values)
         or not all(_is_uuid(v) for v, kind in zip(values, shape, strict=True) if kind is UUID)
     ):
-        raise _bad("The cursor is none that this server has given", "Begin without a cursor")
+        raise _bad("The cursor is not one of this server", "Begin without a cursor")
     return tuple(values)
 
 
@@ -124,10 +131,9 @@ def _bad(what: str, why: str) -> ConfigurationError:
 
 
 def query_of(values: Mapping[str, str | int | bool | None]) -> dict[str, str]:
-    """The parameters that have a value, as a URL has them."""
-    found = {}
-    for name, value in values.items():
-        if value is None or value is False:
-            continue
-        found[name] = "true" if value is True else str(value)
-    return found
+    """The parameters that have a value, as texts for a URL."""
+    return {
+        name: "true" if value is True else str(value)
+        for name, value in values.items()
+        if value is not None and value is not False
+    }

@@ -1,18 +1,18 @@
-"""What can be asked, as plain values: the JSON API answers with them, the pages show them."""
+"""The resources of the JSON API; the pages show the same values."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
 from uuid import UUID
 
 from deltalakedb.errors import TableNotFoundError
 from deltalakedb.mirror.mirror import state_of
 from deltalakedb.service import answers
-from deltalakedb.service.cached import Remembered
-from deltalakedb.service.metrics import fetch, read_exposition
+from deltalakedb.service.metrics import fetch, summarise
 from deltalakedb.service.parameters import Parameter, make_cursor
 from deltalakedb.store import browse
 from deltalakedb.store.mirror import is_leased
@@ -22,9 +22,14 @@ if TYPE_CHECKING:
     from deltalakedb.lake import Lake
     from deltalakedb.store.browse import TableLine
 
-# So many points and bars at most make a plot.
+# The largest number of points and bars of a plot.
 POINTS = 200
 BARS = 60
+# A value that takes longer than this to compute is cached, for this many times as long: then it
+# takes a twentieth of the catalog's time at most, however many clients ask for it.
+SLOW_SECONDS = 0.05
+CACHED_FOR = 20
+Value = TypeVar("Value")
 
 _NAME = Parameter("name", "text", "The name of the table.", required=True)
 _LIMIT = Parameter("limit", "limit", "How many at most.")
@@ -34,9 +39,7 @@ _SEARCH = (
     Parameter("since", "time", "Not before this time (ISO 8601; UTC, unless it says otherwise)."),
     Parameter("until", "time", "Not after this time (ISO 8601; UTC, unless it says otherwise)."),
 )
-_FEWER = (
-    "A page may have fewer than asked for, even none, and still a `next`: one request looks at "
-)
+_FEWER = "A page may have fewer than `limit`, even none, and still a `next`: one request looks at "
 _STRETCH = f"{_FEWER}{browse.SEARCHED:,} commits at most."
 
 
@@ -46,14 +49,14 @@ def _cursor(*shape: type) -> Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Something to ask for: `answer` is given the catalog and the checked parameters."""
+    """An address of the API: `answer` takes the catalog and the checked parameters."""
 
     path: str
     description: str
     answer: Callable[[Catalog, Mapping[str, Any]], Any]
     parameters: tuple[Parameter, ...] = ()
     changes: bool = False
-    """Whether it changes the state of something: only by POST, and only with the token."""
+    """Whether it changes the catalog or a table: only by POST, and only with the token."""
 
     @property
     def answers_with(self) -> Any:
@@ -61,28 +64,52 @@ class Resource:
         return get_type_hints(self.answer)["return"]
 
 
+class Cached(Generic[Value]):
+    """The last value of a slow computation, while it is fresh. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Value, float] | None = None
+
+    def get(self, compute: Callable[[], Value]) -> Value:
+        """The last value, or a new one."""
+        last = self._last
+        started = time.monotonic()
+        if last is not None and started < last[1]:
+            return last[0]
+        value = compute()
+        ended = time.monotonic()
+        seconds = ended - started
+        fresh_until = ended + CACHED_FOR * seconds
+        self._last = (value, fresh_until) if seconds >= SLOW_SECONDS else None
+        return value
+
+    def clear(self) -> None:
+        """Forget the value, after a change."""
+        self._last = None
+
+
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The lake that is looked at, where else metrics are, and whether anything can be changed."""
+    """A lake, the sources of other metrics, and whether requests may change anything."""
 
     lake: Lake
     sources: Sequence[str] = ()
     changeable: bool = False
-    summaries: Remembered[browse.Summary] = field(default_factory=Remembered)
+    summaries: Cached[browse.Summary] = field(default_factory=Cached)
 
     def line(self, name: str) -> TableLine:
         """A table by its name; TableNotFoundError where there is none."""
         with self.lake.store.read() as session:
-            found = browse.tables(session, name=name, limit=1)
-        if not found:
+            lines = browse.tables(session, name=name, limit=1)
+        if not lines:
             raise TableNotFoundError(f"There is no table {name!r}", fix="See /tables")
-        return found[0]
+        return lines[0]
 
 
 def summary(catalog: Catalog, _: Mapping[str, Any]) -> answers.Summary:
-    """The catalog in numbers; they are gauges for Prometheus too.
+    """The catalog in numbers, which become gauges for Prometheus too.
 
-    They add up all tables. Where that takes long, they may be some seconds old.
+    They are sums over all tables. Where those take long, they may be seconds old.
     """
     store = catalog.lake.store
 
@@ -90,16 +117,16 @@ def summary(catalog: Catalog, _: Mapping[str, Any]) -> answers.Summary:
         with store.read() as session:
             return browse.summary(session)
 
-    found = catalog.summaries.get(add_up)
+    sums = catalog.summaries.get(add_up)
     answer = answers.Summary(
-        tables=found.tables,
-        versions=found.versions,
-        live_files=found.live_files,
-        live_bytes=found.live_bytes,
-        backlog=found.backlog,
-        tables_behind=found.tables_behind,
-        tables_drifted=found.tables_drifted,
-        lag_ms=_since(found.waiting_since, store.clock.now_ms()),
+        tables=sums.tables,
+        versions=sums.versions,
+        live_files=sums.live_files,
+        live_bytes=sums.live_bytes,
+        backlog=sums.backlog,
+        tables_behind=sums.tables_behind,
+        tables_drifted=sums.tables_drifted,
+        lag_ms=_since(sums.waiting_since, store.clock.now_ms()),
     )
     for name, value in answers.to_json(answer).items():
         store.metrics.gauge(f"catalog_{name}", value)
@@ -116,12 +143,12 @@ def tables(catalog: Catalog, asked: Mapping[str, Any]) -> answers.Tables:
     limit = asked["limit"]
     store = catalog.lake.store
     with store.read() as session:
-        found = browse.tables(
+        lines = browse.tables(
             session, after=after, limit=limit, contains=asked["contains"], behind=asked["behind"]
         )
     now = store.clock.now_ms()
-    following = make_cursor(found[-1].name) if len(found) == limit else None
-    return answers.Tables([_table(line, now) for line in found], following)
+    following = make_cursor(lines[-1].name) if len(lines) == limit else None
+    return answers.Tables([_table(line, now) for line in lines], following)
 
 
 def table(catalog: Catalog, asked: Mapping[str, Any]) -> answers.TableHead:
@@ -164,11 +191,11 @@ def _table(line: TableLine, now: int) -> answers.TableHead:
 def changes(catalog: Catalog, asked: Mapping[str, Any]) -> answers.Changes:
     """A page of the commits of all tables."""
     with catalog.lake.store.read() as session:
-        found = browse.changes(
+        page = browse.changes(
             session, limit=asked["limit"], before=asked["cursor"], **_search(asked)
         )
-    following = None if found.before is None else make_cursor(*found.before)
-    return answers.Changes(found.changes, following)
+    cursor = None if page.before is None else make_cursor(*page.before)
+    return answers.Changes(page.changes, cursor)
 
 
 def _search(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,15 +213,15 @@ def versions(catalog: Catalog, asked: Mapping[str, Any]) -> answers.Versions:
     line = catalog.line(asked["name"])
     (before,) = asked["cursor"] or (None,)
     with catalog.lake.store.read() as session:
-        found = browse.versions(
+        page = browse.versions(
             session, line.table_id, limit=asked["limit"], before=before, **_search(asked)
         )
-    following = None if found.before is None else make_cursor(found.before)
-    return answers.Versions(found.versions, following)
+    cursor = None if page.before is None else make_cursor(page.before)
+    return answers.Versions(page.versions, cursor)
 
 
 def activity(catalog: Catalog, asked: Mapping[str, Any]) -> browse.Activity:
-    """When a table was committed to, or all of them."""
+    """Commits over time: of a table, or of all."""
     name = asked["name"]
     table_id = None if name is None else catalog.line(name).table_id
     with catalog.lake.store.read() as session:
@@ -202,7 +229,7 @@ def activity(catalog: Catalog, asked: Mapping[str, Any]) -> browse.Activity:
 
 
 def growth(catalog: Catalog, asked: Mapping[str, Any]) -> answers.GrowthPoints:
-    """How a table grew."""
+    """The growth of a table."""
     line = catalog.line(asked["name"])
     with catalog.lake.store.read() as session:
         return answers.GrowthPoints(browse.growth(session, line.table_id, points=POINTS))
@@ -212,39 +239,39 @@ def files(catalog: Catalog, asked: Mapping[str, Any]) -> answers.Files:
     """A page of the live files of a table."""
     line = catalog.line(asked["name"])
     with catalog.lake.store.read() as session:
-        found = browse.files(session, line.table_id, limit=asked["limit"], after=asked["cursor"])
-    following = None if found.after is None else make_cursor(*found.after)
-    return answers.Files(found.files, following)
+        page = browse.files(session, line.table_id, limit=asked["limit"], after=asked["cursor"])
+    cursor = None if page.after is None else make_cursor(*page.after)
+    return answers.Files(page.files, cursor)
 
 
 def sizes(catalog: Catalog, asked: Mapping[str, Any]) -> answers.Sizes:
-    """How large the live files of a table are."""
+    """The sizes of the live files of a table."""
     line = catalog.line(asked["name"])
     with catalog.lake.store.read() as session:
-        found = browse.sizes(session, line.table_id)
-    return answers.Sizes(found, sum(one.files for one in found), line.live_files)
+        counts = browse.sizes(session, line.table_id)
+    return answers.Sizes(counts, sum(one.files for one in counts), line.live_files)
 
 
 def contention(catalog: Catalog, _: Mapping[str, Any]) -> browse.Contention:
-    """How commits got on with each other."""
+    """How many of the newest commits were rebased."""
     with catalog.lake.store.read() as session:
         return browse.contention(session)
 
 
 def metrics(catalog: Catalog, _: Mapping[str, Any]) -> answers.Metrics:
-    """Metrics of this process, and of those that it was told to ask."""
-    found = [read_exposition("this process", catalog.lake.metrics.exposition())]
+    """Metrics of this process and of the other sources."""
+    sources = [summarise("this process", catalog.lake.metrics.collect())]
     if catalog.sources:
         with ThreadPoolExecutor(min(8, len(catalog.sources))) as pool:
-            found += pool.map(fetch, catalog.sources)
-    return answers.Metrics(found)
+            sources += pool.map(fetch, catalog.sources)
+    return answers.Metrics(sources)
 
 
 def retry(catalog: Catalog, asked: Mapping[str, Any]) -> answers.Retried:
-    """Publish a table now; what became of it."""
+    """Publish a table now."""
     line = catalog.line(asked["name"])
     done = catalog.lake.mirror.retry(line.name)
-    catalog.summaries.forget()
+    catalog.summaries.clear()
     return answers.Retried(
         published=sum(one.count for one in done),
         outcomes=[one.outcome.name.lower() for one in done],
@@ -263,7 +290,7 @@ RESOURCES: Mapping[str, Resource] = {
             tables,
             (
                 Parameter("contains", "text", "Only names with this in them, in any case."),
-                Parameter("behind", "flag", "Only tables whose mirror has something to do."),
+                Parameter("behind", "flag", "Only tables whose mirror is behind."),
                 _cursor(str),
                 _LIMIT,
             ),
@@ -283,12 +310,12 @@ RESOURCES: Mapping[str, Resource] = {
         ),
         Resource(
             "/api/v1/activity",
-            f"When commits were made: those of a table, or the newest {browse.PLOTTED:,} of all.",
+            f"Commits over time: those of a table, or the newest {browse.PLOTTED:,} of all.",
             activity,
             (Parameter("name", "text", "The name of a table."),),
         ),
         Resource(
-            "/api/v1/growth", "The size of a table at some of its versions.", growth, (_NAME,)
+            "/api/v1/growth", "The size of a table at a sample of its versions.", growth, (_NAME,)
         ),
         Resource(
             "/api/v1/files",
@@ -299,14 +326,14 @@ RESOURCES: Mapping[str, Resource] = {
         ),
         Resource(
             "/api/v1/sizes",
-            f"How large live files are, of the newest {browse.SAMPLED:,}.",
+            f"The sizes of live files, of the newest {browse.SAMPLED:,}.",
             sizes,
             (_NAME,),
         ),
         Resource(
             "/api/v1/contention",
             f"How many of the newest {browse.CONTENDED:,} commits of all tables were rebased over "
-            "commits of others, as the catalog remembers it.",
+            "commits of others.",
             contention,
         ),
         Resource(

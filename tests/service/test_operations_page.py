@@ -16,7 +16,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from deltalakedb.clock import ManualClock
 from deltalakedb.formatting import moment
 from deltalakedb.lake import Lake
-from deltalakedb.service import cached
+from deltalakedb.service import resources
 from deltalakedb.service.openapi import openapi
 from deltalakedb.service.resources import RESOURCES
 from deltalakedb.store import browse
@@ -78,7 +78,7 @@ def test_pages_show_the_catalog_and_nothing_of_it_becomes_markup(client: Client)
         assert not found.tags & {"script", "img", "b", "style", "iframe", "object"}
         assert not any(name.startswith("on") or name == "style" for name in found.attributes)
         if path != "/metrics-page":
-            assert "&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#x27;&amp;" in reply.text
+            assert "&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39;&amp;" in reply.text
     assert "svg" in _Tags(client(f"/files?name={quote(HOSTILE)}").text).tags
     assert "&lt;img src=x&gt;" in client(f"/table?name={quote(HOSTILE)}").text
 
@@ -321,11 +321,11 @@ def test_files_come_in_pages_however_many_a_commit_has(
 def test_numbers_that_are_dear_are_remembered_for_a_while(
     client: Client, small_lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(cached, "DEAR_SECONDS", 1e9)  # whatever the machine
+    monkeypatch.setattr(resources, "SLOW_SECONDS", 1e9)  # whatever the machine
     small_lake.table("b").commit([add("1.parquet")])
     assert client.get("/api/v1/summary")["versions"] == 9
-    monkeypatch.setattr(cached, "DEAR_SECONDS", 0)
-    monkeypatch.setattr(cached, "REST", 1e9)
+    monkeypatch.setattr(resources, "SLOW_SECONDS", 0)
+    monkeypatch.setattr(resources, "CACHED_FOR", 1e9)
     small_lake.table("b").commit([add("2.parquet")])
     assert client.get("/api/v1/summary")["versions"] == 10  # these were cheap until now
     small_lake.table("b").commit([add("3.parquet")])
