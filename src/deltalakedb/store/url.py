@@ -1,6 +1,6 @@
-"""Catalog URLs: which engine, where, with which options; and never a secret in what is shown.
+"""Catalog URLs: engine, place and options. No error or display shows a secret.
 
-Three kinds are understood::
+There are three kinds::
 
     sqlite:///relative/lake.db        sqlite:////absolute/lake.db
     duckdb:///relative/lake.duckdb    duckdb:////absolute/lake.duckdb
@@ -8,8 +8,11 @@ Three kinds are understood::
 
 `${NAME}` and `$NAME` are replaced by environment variables, so that a password need not be written
 down. A variable is the whole URL, or the plain value of one part of it: special characters in it
-need no quoting. The options of deltalakedb itself (`OWN_OPTIONS`) are taken out; all others reach
-the driver.
+need no quoting. The driver gets all options but those of deltalakedb itself (`OWN_OPTIONS`).
+
+`psycopg.conninfo` does not parse them: its errors quote passwords, it takes the halves of an
+unquoted password for a host and a port, it refuses `schema=`, and URLs are parsed before a missing
+driver is reported.
 """
 
 from __future__ import annotations
@@ -64,14 +67,14 @@ class CatalogUrl:
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
     def redact(self, text: str) -> str:
-        """`text` with every secret of this URL blotted out."""
+        """`text` with every secret of this URL replaced by `***`."""
         for secret in self.secrets:
             text = text.replace(secret, "***")
         return text
 
 
 def parse_url(url: str, *, environ: Mapping[str, str] | None = None) -> CatalogUrl:
-    """Understand `url`, or raise InvalidUrlError that shows an example but no password."""
+    """Parse `url`; InvalidUrlError shows an example but no password."""
     text: object = url
     if not isinstance(text, str):
         raise InvalidUrlError(
@@ -83,7 +86,7 @@ def parse_url(url: str, *, environ: Mapping[str, str] | None = None) -> CatalogU
     scheme, separator, _ = expanded.partition("://")
     engine = _SCHEMES.get(scheme.lower())
     if engine is None or not separator:
-        # What precedes "://" is shown only if it is a scheme and no half of somebody's password.
+        # The error has the text before "://" only if that is a scheme, and no half of a password.
         prefix = repr(scheme) if separator and _SCHEME.fullmatch(scheme) else "no scheme"
         raise InvalidUrlError(
             f"The catalog URL names no engine that deltalakedb knows ({prefix})", fix=_EXAMPLES
@@ -124,7 +127,7 @@ def _unset(match: re.Match[str], url: str) -> InvalidUrlError:
 
 
 def _safe_characters(url: str, match: re.Match[str]) -> str:
-    """What a value may bring along as it is: a file its folders, a host its port."""
+    """The characters of a value that stay unquoted: a file has folders, a host a port."""
     is_file = not url.lower().startswith("postgres")
     return {"user": "", "host": ":,[]", "path": "/" if is_file else "", "options": ""}[
         _part(url, match)
