@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deltalakedb.lake import Lake
-from deltalakedb.mirror.schedule import RetrySchedule
+from deltalakedb.mirror.publish import RetrySchedule
 from deltalakedb.table import Table
 
 from support.lake import SCHEMA, add, remove

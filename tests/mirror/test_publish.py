@@ -19,8 +19,7 @@ from deltalakedb.errors import (
     TableNotFoundError,
 )
 from deltalakedb.lake import Lake
-from deltalakedb.mirror.publish import Outcome, Publisher, Storages
-from deltalakedb.mirror.schedule import RetrySchedule
+from deltalakedb.mirror.publish import Outcome, Publisher, RetrySchedule, Storages
 from deltalakedb.store.mirror import mirror_table
 from deltalakedb.table import Table
 from mirror.conftest import NewTable

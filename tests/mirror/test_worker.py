@@ -12,7 +12,7 @@ from deltalakedb.errors import ConfigurationError
 from deltalakedb.lake import Lake
 from deltalakedb.mirror.lease import Lease, new_owner
 from deltalakedb.mirror.publish import Outcome
-from deltalakedb.mirror.upkeep import Tended, Upkeep
+from deltalakedb.mirror.upkeep import Upkeep, UpkeepResult
 from deltalakedb.mirror.worker import Worker
 from deltalakedb.store import TableRecord
 from deltalakedb.store.mirror import mirror_table, note_upkeep
@@ -322,14 +322,14 @@ def test_a_checkpoint_that_takes_long_keeps_no_other_table_waiting(
 ) -> None:
     tables = [new_table(queued, f"t{number}") for number in range(6)]
     slow, busy = threading.Event(), threading.Semaphore(0)
-    tend = Upkeep.tend
+    run = Upkeep.run
 
-    def wait(upkeep: Upkeep, table: TableRecord, published: int) -> Tended:
+    def wait(upkeep: Upkeep, table: TableRecord, published: int) -> UpkeepResult:
         busy.release()
         assert slow.wait(LONG)
-        return tend(upkeep, table, published)
+        return run(upkeep, table, published)
 
-    monkeypatch.setattr(Upkeep, "tend", wait)
+    monkeypatch.setattr(Upkeep, "run", wait)
     # One place: whoever has it is looking after a log, and would keep the others from theirs.
     with running(queued.mirror.worker(concurrency=1)):
         assert busy.acquire(timeout=LONG)

@@ -549,11 +549,11 @@ def test_without_in_commit_timestamps_a_checksum_has_none(lake: Lake, make_table
 def test_a_large_table_is_streamed_from_pages_or_rows(
     lake: Lake, make_table: Any, monkeypatch: pytest.MonkeyPatch, paged: bool, ahead: int
 ) -> None:
-    monkeypatch.setattr("deltalakedb.mirror.source.LEAST_STREAMED", 0)
+    monkeypatch.setattr("deltalakedb.mirror.checkpoint_source.LEAST_STREAMED", 0)
     monkeypatch.setattr("deltalakedb.snapshot.pages.LEAST_STREAMED", 0 if paged else 2**62)
     monkeypatch.setattr("deltalakedb.snapshot.page_builder.PAGE_FILES", 300)
-    monkeypatch.setattr("deltalakedb.mirror.source.ROW_GROUP", 300)
-    monkeypatch.setattr("deltalakedb.mirror.source._MOST_AHEAD", ahead)
+    monkeypatch.setattr("deltalakedb.mirror.checkpoint_source.ROW_GROUP", 300)
+    monkeypatch.setattr("deltalakedb.mirror.checkpoint_source._MOST_AHEAD", ahead)
     table = make_table()
     table.commit([add(f"f{number:04}") for number in range(1500)])
     table.commit([remove(f"f{number:04}") for number in range(0, 1500, 3)])

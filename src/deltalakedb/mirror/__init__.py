@@ -1,5 +1,4 @@
 """The copy of the log in `_delta_log/`: publishing, checkpoints, workers, and the way out.
 
-The database is the authority. What is here makes the files follow it, and tells where
-they do not.
+The database is the authority: this room makes the files follow it, and reports where they differ.
 """

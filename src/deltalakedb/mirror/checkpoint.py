@@ -17,16 +17,24 @@ from __future__ import annotations
 
 import io
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from deltalakedb.actions import CheckpointMetadata, Sidecar
+from deltalakedb.actions import (
+    CheckpointMetadata,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    Sidecar,
+    Txn,
+    to_dict,
+)
+from deltalakedb.actions.jsonvalue import dumps_ordered
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.deltalog.checkpoint_file import CheckpointFile
 from deltalakedb.deltalog.checkpoint_rows import RowMaker
 from deltalakedb.deltalog.checkpoint_schema import checkpoint_schema, form_of
-from deltalakedb.deltalog.checksums import version_checksum
 from deltalakedb.deltalog.hint import LastCheckpoint, V2Hint
 from deltalakedb.deltalog.listing import sort_log
 from deltalakedb.deltalog.names import (
@@ -39,10 +47,9 @@ from deltalakedb.deltalog.names import (
     v2_checkpoint_key,
 )
 from deltalakedb.errors import ConfigurationError, StorageError
+from deltalakedb.mirror.checkpoint_source import Source, open_source, read_state
 from deltalakedb.mirror.clock_check import time_of_log
 from deltalakedb.mirror.hints import advance_hint, describe
-from deltalakedb.mirror.source import Source, open_source
-from deltalakedb.mirror.state import read_state
 
 if TYPE_CHECKING:
     from deltalakedb.actions import Action
@@ -280,3 +287,41 @@ def _modified(storage: Storage, key: str) -> int:
             fix="Check that nothing else deletes files of the log, and try again",
         )
     return found.modified_ms
+
+
+# --- version checksums --------------------------------------------------------------------
+
+
+def version_checksum(
+    *,
+    metadata: Metadata,
+    protocol: Protocol,
+    table_size_bytes: int,
+    num_files: int,
+    txns: Sequence[Txn],
+    domains: Sequence[DomainMetadata],
+    txn_id: str | None = None,
+    in_commit_timestamp: int | None = None,
+) -> bytes:
+    """The content of a checksum file; `domains` are those that are not removed.
+
+    `in_commit_timestamp` belongs there exactly when the table has in-commit timestamps enabled.
+    """
+    document: dict[str, Any] = {}
+    if txn_id is not None:
+        document["txnId"] = txn_id
+    document |= {
+        "tableSizeBytes": table_size_bytes,
+        "numFiles": num_files,
+        "numMetadata": 1,
+        "numProtocol": 1,
+    }
+    if in_commit_timestamp is not None:
+        document["inCommitTimestampOpt"] = in_commit_timestamp
+    document |= {
+        "setTransactions": [to_dict(txn)["txn"] for txn in txns],
+        "domainMetadata": [to_dict(domain)["domainMetadata"] for domain in domains],
+        "metadata": to_dict(metadata)["metaData"],
+        "protocol": to_dict(protocol)["protocol"],
+    }
+    return dumps_ordered(document).encode()

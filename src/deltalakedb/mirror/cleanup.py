@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Final
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.deltalog.listing import LogListing, sort_log
 from deltalakedb.deltalog.names import LOG, SIDECARS, LogKind, LogName, parse_name
+from deltalakedb.mirror.checkpoint_source import milliseconds
 from deltalakedb.mirror.clock_check import check_ahead
 from deltalakedb.mirror.hints import advance_hint, describe, hinted_version, sidecar_keys
-from deltalakedb.mirror.state import milliseconds
 from deltalakedb.store.versions import available_versions
 
 if TYPE_CHECKING:

@@ -1,15 +1,15 @@
 """A `_delta_log` that is ahead of its catalog: noticed before the first commit makes a fork of it.
 
-That is what a catalog that was restored from a backup finds, or one whose newest commits were lost
-with a database server; and what a foreign writer leaves behind.
+It happens after a catalog was restored from a backup, after a database server lost its newest
+commits, and after a foreign writer.
 
 Guarantees:
 
-- A table is looked at once by each process, before it commits to it for the first time. Later
-  commits cost nothing: put-if-absent finds what others write while this process is at work.
+- Each process checks a table once, before its first commit. Later commits cost nothing:
+  put-if-absent detects what others write meanwhile.
 - Commits of this catalog are not taken for foreign ones: they are in the catalog before their files
-  are in the log, so whoever has seen a file looks at the catalog again.
-- An object store that does not answer holds up one commit a minute, for seconds, and refuses none.
+  are in the log, so the catalog is read again after a file was seen.
+- An object store that does not respond delays one commit a minute, by seconds, and refuses none.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _RETRY_SECONDS: Final = 60.0
 
 
-class LogAhead:
-    """Looks at the logs of tables that are about to be written for the first time."""
+class DriftCheck:
+    """Checks the logs of tables before their first commit."""
 
     def __init__(self, store: Store, storages: Storages) -> None:
         self._store = store
@@ -40,11 +40,11 @@ class LogAhead:
         self._not_before: dict[str, float] = {}
 
     def trust(self, table: TableRecord) -> None:
-        """A table that this process has made has no other commits."""
+        """Skip the check: this process has created the table."""
         self._sound.add(table.table_id)
 
     def distrust(self, table: TableRecord) -> None:
-        """Look at a table again before the next commit."""
+        """Check the table again before its next commit."""
         self._sound.discard(table.table_id)
 
     def check_once(self, table: TableRecord, version: int) -> None:
@@ -59,7 +59,7 @@ class LogAhead:
         try:
             self.check(table, version)
         except StorageError as error:
-            # Commits do not wait for the store to be healthy; publishing will find out.
+            # Commits do not wait for the store to be healthy; publishing will detect a drift.
             self._not_before[table.table_id] = time.monotonic() + _RETRY_SECONDS
             failure = str(error)
             warning(
@@ -68,7 +68,7 @@ class LogAhead:
             )
 
     def check(self, table: TableRecord, version: int) -> None:
-        """As `check_once`, also a table that was looked at; StorageError where that fails."""
+        """Check a table even if it was checked before; StorageError where the store fails."""
         storage = self._storages.at(table.location)
         while True:
             newer = _newer(storage, version)
@@ -79,7 +79,7 @@ class LogAhead:
                 lambda session: self._store.head(session, table.table_id)
             )
             if head is None:
-                return  # It has left the catalog, which the commit will find.
+                return  # It was dropped; the commit will fail.
             if head <= version:
                 break
             version = head
@@ -88,7 +88,7 @@ class LogAhead:
         raise drifted(table, f"{storage.location}/{newer}", version)
 
     def _record(self, table: TableRecord, head: int, key: str) -> None:
-        """Note the drift, so that every process refuses commits."""
+        """Record the drift, so that every process refuses commits."""
         now = self._store.clock.now_ms()
         drift = {
             "kind": "log ahead of catalog",
@@ -101,12 +101,12 @@ class LogAhead:
                 if queue.mirror_table(session, table.table_id).drift is None:
                     queue.set_drift(session, table.table_id, drift, now=now)
         except CatalogPermissionError:
-            # A role that may only commit: its own commits are refused all the same.
+            # The role may only commit: this process still refuses commits.
             return
 
 
 def drifted(table: TableRecord, place: str, head: int) -> TableDriftedError:
-    """What to say of a commit to a table whose log is ahead."""
+    """The error of a commit to a table whose log is ahead of the catalog."""
     return TableDriftedError(
         f"Table {table.name!r} cannot be committed to: {place} is not from this catalog, whose "
         f"newest version is {head}",
@@ -121,7 +121,7 @@ def _newer(storage: Storage, version: int) -> str | None:
     following = commit_key(version + 1)
     if storage.head(following) is not None:
         return following
-    # Of a catalog that is very old, the commits that follow may be gone from the log by now.
+    # The commits after a very old catalog may have been cleaned up.
     from deltalakedb.deltalog.listing import list_log
     from deltalakedb.mirror.hints import hinted_version
 

@@ -1,7 +1,7 @@
-"""Who tends a table: a lease in the catalog, with an owner, a generation and an end.
+"""The lease of a worker on a table: an owner, a generation and an end, in the catalog.
 
-A worker that dies or hangs lets its lease expire, and another takes over with the next generation.
-The lease spares work and nothing else: what it guards is safe to be done twice.
+The lease of a worker that died or hung expires, and another one takes the next generation. A lease
+only saves work: everything it guards is safe to do twice.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ LONGEST_LEASE_SECONDS: Final = queue.LONGEST_LEASE_MS / 1000
 
 
 def new_owner() -> str:
-    """A name for a worker that no other one has, and that tells a person where it runs."""
+    """A unique name of a worker, with its host and process."""
     return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 
 class Lease:
-    """A lease that was taken. `hold()` keeps it while the work goes on."""
+    """A lease that was taken. `hold()` renews it while the work lasts."""
 
     def __init__(
         self, store: Store, table_id: str, owner: str, taken: queue.Taken, *, seconds: float
@@ -55,7 +55,7 @@ class Lease:
         return cls(store, table_id, owner, taken, seconds=seconds)
 
     def hold(self) -> bool:
-        """Whether the lease is still ours; renewed when a third of its time is over."""
+        """Whether this worker still has the lease; renews it after a third of its time."""
         now = self._store.clock.now_ms()
         # A clock that was turned back has made the lease too long to be one.
         if not self._lost and abs(now - self._renewed_at) >= self._milliseconds // 3:
@@ -72,7 +72,7 @@ class Lease:
         return not self._lost
 
     def release(self) -> None:
-        """Give it back, so that nobody has to wait for its end."""
+        """Release it, so that no worker has to wait for its end."""
         with self._store.write() as session:
             queue.release_lease(
                 session,

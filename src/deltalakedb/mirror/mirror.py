@@ -1,4 +1,4 @@
-"""What `lake.mirror` is: publishing by hand, the worker, and how far behind the log is."""
+"""`lake.mirror`: publishing, the worker, and the status of each table's log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deltalakedb.errors import (
     TableDriftedError,
     TableNotFoundError,
 )
-from deltalakedb.mirror.drift import LogAhead
+from deltalakedb.mirror.drift import DriftCheck
 from deltalakedb.mirror.inline import InlineMirror
 from deltalakedb.mirror.lease import LEASE_SECONDS
 from deltalakedb.mirror.publish import Outcome, Published, Storages
@@ -24,7 +24,7 @@ from deltalakedb.storage import check_process
 from deltalakedb.store import mirror as queue
 
 if TYPE_CHECKING:
-    from deltalakedb.mirror.schedule import RetrySchedule
+    from deltalakedb.mirror.publish import RetrySchedule
     from deltalakedb.store import Store, TableRecord
     from deltalakedb.store.dialect import Session
     from deltalakedb.store.mirror import Overview
@@ -34,7 +34,7 @@ State = Literal["published", "pending", "failing", "blocked", "drifted"]
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """How far the log of a table is behind its catalog, and why."""
+    """How far the log of a table is behind the catalog, and why."""
 
     table: str
     table_id: str
@@ -47,8 +47,8 @@ class TableStatus:
     lag_ms: int
     """How long the oldest unpublished version has been waiting."""
     state: State
-    """`published`, `pending`, `failing` (will be tried again), `blocked` (somebody has to do
-    something first) or `drifted`."""
+    """`published`, `pending`, `failing` (will be retried), `blocked` (needs an operator) or
+    `drifted`."""
     attempts: int
     last_error: str | None
     next_attempt_at: int | None
@@ -87,7 +87,7 @@ class Mirror:
             )
         self.mode = mode
         self._refuses_drift = on_drift == "refuse"
-        self._ahead = LogAhead(store, Storages(store.storage_options, patient=False))
+        self._drift_check = DriftCheck(store, Storages(store.storage_options, patient=False))
         self._store = store
         self._schedule = schedule
         self._inline = InlineMirror(store, schedule=schedule) if mode == "inline" else None
@@ -104,18 +104,18 @@ class Mirror:
             if self._inline is not None:
                 check_process(table.location)  # such a commit could never be published here
             if version is None:
-                self._ahead.trust(table)
+                self._drift_check.trust(table)
             elif self._refuses_drift:
-                self._ahead.check_once(table, version)
+                self._drift_check.check_once(table, version)
         try:
             yield
         except TableDriftedError:
             for table, _ in tables:
-                self._ahead.distrust(table)
+                self._drift_check.distrust(table)
             raise
 
     def after_commit(self, tables: Iterable[TableRecord]) -> None:
-        """Publish what was committed just now, or tell the workers; never raises."""
+        """Publish the new versions, or notify the workers; never raises."""
         if self._inline is None:
             self._store.dialect.wake_workers()
             return
@@ -128,24 +128,24 @@ class Mirror:
             self._inline.drain()
 
     def close(self) -> None:
-        """Wait for what was begun; further tries are left to others."""
+        """Wait for what was begun; retries are left to other processes."""
         if self._inline is not None:
             self._inline.close()
 
     # --- publishing -----------------------------------------------------------------------
 
     def run_once(self, *, concurrency: int = CONCURRENCY) -> list[Published]:
-        """Publish whatever waits now, every table once; what became of each.
+        """Publish the backlog of every table once; returns the result of each.
 
-        Tables that have drifted are left alone. So are those that another worker has: their
-        outcome is LEASED, with its owner.
+        Tables that have drifted are skipped. So are those that another worker holds: their outcome
+        is LEASED, with its owner.
         """
         return self.worker(concurrency=concurrency).run_once()
 
     def run(
         self, *, concurrency: int = CONCURRENCY, until: Callable[[Worker], None] | None = None
     ) -> None:
-        """Publish for ever, in this thread. `until` is given the worker first, to stop it by."""
+        """Publish continuously, in this thread. `until` receives the worker first, to stop it."""
         worker = self.worker(concurrency=concurrency)
         if until is not None:
             until(worker)
@@ -162,7 +162,7 @@ class Mirror:
             schedule=self._schedule,
         )
 
-    # --- looking --------------------------------------------------------------------------
+    # --- status ---------------------------------------------------------------------------
 
     def status(self) -> list[TableStatus]:
         """Every table, by name."""
@@ -172,40 +172,41 @@ class Mirror:
         return [_status(row, now) for row in rows]
 
     def retry(self, table: str | None = None) -> list[Published]:
-        """Try a table (or every table) again at once; one that has drifted is compared again.
+        """Publish a table (or every table) again at once; one that has drifted is compared again.
 
-        Leases are broken: a worker that has the table and is alive loses it, and nothing else.
+        Leases are broken: a worker that holds the table loses it, and nothing else.
         """
         if table is not None:
             require_text("table", table)
         now = self._store.clock.now_ms()
         drifted: list[tuple[TableRecord, int]] = []
         with self._store.write() as session:
-            chosen = self._chosen(session, table)
+            chosen = self._selected(session, table)
             for record in chosen:
                 if queue.mirror_table(session, record.table_id).drift is not None:
                     drifted.append((record, self._store.head(session, record.table_id) or 0))
                 queue.retry_table(session, record.table_id, now=now)
         self._store.dialect.wake_workers()
         done = self.worker().run_once(only=None if table is None else chosen[0].table_id)
-        told = {one.table_id for one in done if one.outcome is not Outcome.CAUGHT_UP}
+        reported = {one.table_id for one in done if one.outcome is not Outcome.CAUGHT_UP}
         return done + [
             found
             for record, head in drifted
-            if record.table_id not in told and (found := self._compared(record, head)) is not None
+            if record.table_id not in reported
+            and (found := self._check_drifted(record, head)) is not None
         ]
 
-    def _compared(self, table: TableRecord, head: int) -> Published | None:
-        """Whether a log with nothing more to publish is still ahead; None where it is not."""
+    def _check_drifted(self, table: TableRecord, head: int) -> Published | None:
+        """Check a log without backlog; None where it has not drifted."""
         try:
-            self._ahead.check(table, head)
+            self._drift_check.check(table, head)
         except TableDriftedError as error:
             return Published(table.name, table.table_id, Outcome.DRIFTED, error=error)
         except StorageError as error:
             return Published(table.name, table.table_id, Outcome.FAILED, error=error)
         return None
 
-    def _chosen(self, session: Session, table: str | None) -> Sequence[TableRecord]:
+    def _selected(self, session: Session, table: str | None) -> Sequence[TableRecord]:
         if table is None:
             return self._store.tables(session)
         found = self._store.table_by_name(session, table)

@@ -1,8 +1,8 @@
-"""Contents on their way to the disk while the files before them get their names.
+"""Commit files of a backlog are staged on a local disk while earlier ones are published.
 
-A disk that is asked for one file at a time makes a backlog wait for each; asked for several, it
-writes them together. Names are still given one after the other, by whoever publishes: nothing here
-can be seen by anybody until then, and what gets no name leaves nothing behind.
+A disk writes several files together faster than one after the other. The publisher still links them
+one by one, in order: a staged file is invisible until then, and one that is never linked leaves
+nothing behind.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from deltalakedb.storage.local_files import NewFile
 
 _THREADS: Final = 8
-# How many files are open at once.
+# The number of files that are open at once.
 _WINDOW: Final = 16
 
 
-class Ahead:
-    """Creates objects in the order in which they were announced. Use it as a context manager."""
+class Prefetch:
+    """Stages objects ahead, in their order; a context manager."""
 
     def __init__(self, storage: Storage, objects: Iterable[tuple[str, bytes]]) -> None:
         self.storage = storage
-        self._announced = deque(objects) if storage.is_local else deque[tuple[str, bytes]]()
+        self._waiting = deque(objects) if storage.is_local else deque[tuple[str, bytes]]()
         self._staged: dict[str, tuple[bytes, Future[NewFile | None]]] = {}
         self._pool: Threads | None = None
 
     def __enter__(self) -> Self:
-        # One alone has nobody to share the disk with.
-        if len(self._announced) > 1:
+        # A single file gains nothing.
+        if len(self._waiting) > 1:
             self._pool = Threads(
-                min(_THREADS, len(self._announced)), thread_name_prefix="deltalakedb-publish"
+                min(_THREADS, len(self._waiting)), thread_name_prefix="deltalakedb-publish"
             )
             self._stage()
         return self
@@ -57,7 +57,7 @@ class Ahead:
                 _drop(staged.result())
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """As the storage does, unsettled."""
+        """Put an object if absent, with its staged file if there is one; not yet durable."""
         content, staged = self._staged.pop(key, (None, None))
         file = None if staged is None else staged.result()
         self._stage()
@@ -67,13 +67,13 @@ class Ahead:
         return self.storage.put_if_absent(key, data, settle=False, staged=file)
 
     def _stage(self) -> None:
-        while self._pool is not None and self._announced and len(self._staged) < _WINDOW:
-            key, data = self._announced.popleft()
+        while self._pool is not None and self._waiting and len(self._staged) < _WINDOW:
+            key, data = self._waiting.popleft()
             self._staged[key] = data, self._pool.submit(self.storage.stage, key, data)
 
 
 def _drop(file: NewFile | None) -> None:
-    # Nobody needs it, so nobody needs to know.
+    # The file was not needed: an error does no harm.
     with suppress(OSError):
         if file is not None:
             file.close()

@@ -2,25 +2,26 @@
 
 Guarantees:
 
-- Version V+1 is written only after V is known to be there, byte for byte as it was promised.
-- A commit file is created if it is absent, and never overwritten (but see `storage` for stores
-  without conditional writes). One that is there already is compared: the same bytes are a success
-  (an earlier try whose answer was lost, or another publisher), others are the work of a foreign
-  writer. Then the table has a drift and is left alone; nothing is touched.
-- Other bytes count when they were read twice, and are as long as the store says: a garbled answer
-  stops no table.
+- Version V+1 is written only after the file of V is known to exist with its recorded bytes.
+- A commit file is put if absent, and never overwritten (but see `storage` for stores without
+  conditional writes). An existing file is compared: the same bytes are a success (an earlier try
+  whose acknowledgement was lost, or another publisher), others come from a foreign writer. Then the
+  table has drifted, and publishing stops; nothing is changed.
+- Other bytes count when they were read twice and have the size that the store reports: a garbled
+  response stops no table.
 - The bytes come from the queue, and are compared with their digest before they are written.
-- Whatever goes wrong with a table is in its row of the queue, unless the catalog itself fails.
+- An error of a table is recorded in its row of the queue, unless the catalog itself fails.
 - Any number of publishers may work on one table at once: they write the same bytes in the same
-  order. Leases only spare them the double work.
+  order. Leases only save the double work.
 """
 
 from __future__ import annotations
 
 import hashlib
+import random
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,8 +38,7 @@ from deltalakedb.errors import (
     UnexpectedMirrorError,
 )
 from deltalakedb.forking import ProcessLock
-from deltalakedb.mirror.prefetch import Ahead
-from deltalakedb.mirror.schedule import RetrySchedule
+from deltalakedb.mirror.prefetch import Prefetch
 from deltalakedb.storage import Storage, check_process, open_storage
 from deltalakedb.store import mirror as queue
 from deltalakedb.store.versions import is_published
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 _BATCH: Final = 64
 _MOST_STORAGES: Final = 256
-# How often a commit file that is not ours is read before its reader is called unreliable.
+# How often a commit file with other bytes is read before reading is called unreliable.
 _READS: Final = 4
 
 
@@ -67,7 +67,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What became of publishing one table: how many versions, up to which, and how it ended."""
+    """The result of publishing one table: the number of versions, the last one, and the outcome."""
 
     table: str
     table_id: str
@@ -77,7 +77,7 @@ class Published:
     error: DeltaLakeDbError | None = None
     next_attempt_at: int | None = None
     lease_owner: str | None = None
-    """The worker that has the table, where the outcome is LEASED; `next_attempt_at` is when its
+    """The worker that holds the lease, where the outcome is LEASED; `next_attempt_at` is when the
     lease ends if it is not renewed."""
 
 
@@ -96,16 +96,53 @@ class Storages:
             found = self._open.pop(location, None)
             if found is None:
                 found = open_storage(location, self._options, patient=self._patient)
-            # The one that was asked for last is the last one to go.
+            # Least recently used first.
             self._open[location] = found
             if len(self._open) > _MOST_STORAGES:
                 del self._open[next(iter(self._open))]
             return found
 
 
+@dataclass(frozen=True, slots=True)
+class RetrySchedule:
+    """Exponential backoff with jitter for `attempts` tries, then one try per period, without end.
+
+    A permanent error goes to the period at once.
+    """
+
+    first_seconds: float = 0.5
+    most_seconds: float = 60.0
+    attempts: int = 10
+    period_seconds: float = 3600.0
+    jitter: float = 0.25
+    random: Callable[[], float] = field(default=random.random, repr=False)
+
+    @property
+    def longest_ms(self) -> int:
+        """The longest possible delay."""
+        seconds = max(self.period_seconds, self.most_seconds)
+        return round(seconds * 1000 * (1 + self.jitter)) + 1
+
+    def has_to_wait(self, due: int, now: int) -> bool:
+        """Whether a try is not due yet.
+
+        A wait beyond the longest delay does not count: it comes from a clock that was ahead.
+        """
+        return now < due <= now + self.longest_ms
+
+    def delay_ms(self, attempts: int, *, permanent: bool) -> int:
+        """The delay after so many failed attempts."""
+        if permanent or attempts >= self.attempts:
+            seconds = self.period_seconds
+        else:
+            # The exponent is limited, so that the power does not overflow.
+            seconds = min(self.most_seconds, self.first_seconds * 2.0 ** min(attempts - 1, 60))
+        return max(1, round(seconds * 1000 * (1 + self.jitter * (2 * self.random() - 1))))
+
+
 @dataclass(slots=True)
 class _Batch:
-    """The versions of one round that are in the log, and what ended it."""
+    """The versions that one round has put, and the failure that ended it."""
 
     first: int
     last: int | None = None
@@ -143,12 +180,12 @@ class Publisher:
         up_to: int | None = None,
         go_on: Callable[[], bool] = _always,
     ) -> Published:
-        """Publish what waits, in order, until there is nothing left or something stands in the way.
+        """Publish the backlog in order, until it is empty or a version fails.
 
-        A table whose last try failed waits for its time, unless it is `force`d. What is newer than
-        `up_to` is left. `go_on` is asked before each version.
+        A table whose last try failed waits until the next is due, unless `force` is set. Versions
+        after `up_to` are left. `go_on` is called before each version.
         """
-        # Not a failure of the store: the queue waits for a process that can reach it.
+        # Not a failure of the store: a process that can reach it will publish.
         check_process(table.location)
         count = 0
         last: int | None = None
@@ -159,20 +196,20 @@ class Publisher:
             if up_to is not None:
                 items = [item for item in items if item.version <= up_to]
             if not items:
-                return self._ended(table, Outcome.CAUGHT_UP, count, last)
+                return self._result(table, Outcome.CAUGHT_UP, count, last)
             if items[0].drifted:
-                return self._ended(table, Outcome.DRIFTED, count, last)
+                return self._result(table, Outcome.DRIFTED, count, last)
             due = items[0].next_attempt_at
             if self._schedule.has_to_wait(due, self._store.clock.now_ms()) and not force:
-                return self._ended(table, Outcome.WAITING, count, last, next_attempt_at=due)
+                return self._result(table, Outcome.WAITING, count, last, next_attempt_at=due)
             batch = self._put(table, items, go_on)
             if batch.last is not None:
-                self._succeeded(table, batch.first, batch.last)
+                self._mark_published(table, batch.first, batch.last)
                 count, last = count + batch.count, batch.last
             if batch.failure is not None:
-                return self._failed(table, *batch.failure, count, last)
+                return self._mark_failed(table, *batch.failure, count, last)
             if batch.interrupted:
-                return self._ended(table, Outcome.INTERRUPTED, count, last)
+                return self._result(table, Outcome.INTERRUPTED, count, last)
 
     # --- writing --------------------------------------------------------------------------
 
@@ -180,20 +217,24 @@ class Publisher:
         try:
             storage = self._storages.at(table.location)
         except Exception as error:  # noqa: BLE001 - as below
-            return _Batch(items[0].version, failure=(items[0], _noted(error)))
+            return _Batch(items[0].version, failure=(items[0], _recordable(error)))
         small = ((commit_key(item.version), item.payload) for item in items if item.payload)
-        with Ahead(storage, small) as ahead:
-            batch = self._put_each(table, items, ahead, go_on)
+        with Prefetch(storage, small) as prefetch:
+            batch = self._put_each(table, items, prefetch, go_on)
         if batch.count:
             try:
                 storage.settle(LOG)
             except StorageError as error:
-                # Whether they stay is not known: all of them are looked at again.
+                # Whether they are durable is unknown: all of them are checked again.
                 return _Batch(batch.first, failure=(items[0], error))
         return batch
 
     def _put_each(
-        self, table: TableRecord, items: list[WorkItem], ahead: Ahead, go_on: Callable[[], bool]
+        self,
+        table: TableRecord,
+        items: list[WorkItem],
+        prefetch: Prefetch,
+        go_on: Callable[[], bool],
     ) -> _Batch:
         batch = _Batch(items[0].version)
         for item in items:
@@ -202,24 +243,24 @@ class Publisher:
                 break
             try:
                 with span("deltalakedb.publish", table=table.name, version=item.version):
-                    self._put_one(table, item, ahead)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the table's row shall tell
-                batch.failure = (item, _noted(error))
+                    self._put_one(table, item, prefetch)
+            except Exception as error:  # noqa: BLE001 - recorded in the table's row
+                batch.failure = (item, _recordable(error))
                 break
             batch.last = item.version
             batch.count += 1
-            self._tell_published(table, item)
+            self._report_published(table, item)
         return batch
 
-    def _put_one(self, table: TableRecord, item: WorkItem, ahead: Ahead) -> None:
-        """Make sure that a commit file is there."""
-        storage = ahead.storage
+    def _put_one(self, table: TableRecord, item: WorkItem, prefetch: Prefetch) -> None:
+        """Put a commit file if absent, and compare it otherwise."""
+        storage = prefetch.storage
         key = commit_key(item.version)
         data = self._payload(table, item)
         if data is None:
             return
         self._step("put")
-        if ahead.put_if_absent(key, data):
+        if prefetch.put_if_absent(key, data):
             self._step("written")
             return
         found = _other_content(storage, key, data)
@@ -238,7 +279,7 @@ class Publisher:
         self._step("found")
 
     def _payload(self, table: TableRecord, item: WorkItem) -> bytes | None:
-        """The bytes of a version; None where another publisher was faster, and has dropped them."""
+        """The bytes of a version; None where another publisher has published and deleted them."""
         data = item.payload
         if data is None:
             with self._store.read() as session:
@@ -254,16 +295,16 @@ class Publisher:
             )
         return data
 
-    # --- noting ---------------------------------------------------------------------------
+    # --- recording ------------------------------------------------------------------------
 
-    def _succeeded(self, table: TableRecord, first: int, last: int) -> None:
+    def _mark_published(self, table: TableRecord, first: int, last: int) -> None:
         self._step("note")
         now = self._store.clock.now_ms()
         with self._store.write() as session:
             queue.mark_published(session, table.table_id, first, last, now=now)
         self._step("noted")
 
-    def _failed(
+    def _mark_failed(
         self,
         table: TableRecord,
         item: WorkItem,
@@ -285,14 +326,14 @@ class Publisher:
                 next_attempt_at=now + delay,
                 now=now,
             )
-            # A version that somebody else has published meanwhile has no drift.
+            # A version that another publisher has published meanwhile has no drift.
             if drift is not None and is_behind:
                 queue.set_drift(session, table.table_id, drift, now=now)
-        self._tell_failed(table, item, error, kind)
+        self._report_failed(table, item, error, kind)
         outcome = Outcome.FAILED if drift is None else Outcome.DRIFTED
-        return self._ended(table, outcome, count, last, error=error, next_attempt_at=now + delay)
+        return self._result(table, outcome, count, last, error=error, next_attempt_at=now + delay)
 
-    def _ended(
+    def _result(
         self,
         table: TableRecord,
         outcome: Outcome,
@@ -311,7 +352,7 @@ class Publisher:
             self._store.metrics.gauge("mirror_backlog_gauge", size, table=table.name)
         return Published(table.name, table.table_id, outcome, count, last, error, next_attempt_at)
 
-    def _tell_published(self, table: TableRecord, item: WorkItem) -> None:
+    def _report_published(self, table: TableRecord, item: WorkItem) -> None:
         latency = max(0, self._store.clock.now_ms() - item.created_at)
         self._store.metrics.observe("mirror_latency_ms", latency)
         self._store.metrics.count("mirror_published_total")
@@ -320,7 +361,7 @@ class Publisher:
             lambda: {**_named(table, item), "latency_ms": latency, "bytes": item.payload_bytes},
         )
 
-    def _tell_failed(
+    def _report_failed(
         self, table: TableRecord, item: WorkItem, error: DeltaLakeDbError, kind: ErrorKind
     ) -> None:
         self._store.metrics.count("mirror_failures_total")
@@ -329,10 +370,10 @@ class Publisher:
 
 
 def _other_content(storage: Storage, key: str, data: bytes) -> bytes | None:
-    """What an object holds instead of `data`; None where it holds that.
+    """The content of an object that is not `data`; None where it is.
 
-    An answer can be garbled on its way, so other bytes have to be read twice, and to be as long as
-    the store says that the object is.
+    A response can be garbled, so other bytes have to be read twice, and to have the size that the
+    store reports.
     """
     seen: set[bytes] = set()
     for _ in range(_READS):
@@ -343,10 +384,10 @@ def _other_content(storage: Storage, key: str, data: bytes) -> bytes | None:
         if found == data:
             return None
         if found in seen:
-            told = storage.head(key)
-            if told is None:
+            info = storage.head(key)
+            if info is None:
                 raise _vanished(storage, key)
-            if told.size == len(found):
+            if info.size == len(found):
                 return found
         seen.add(found)
     raise StorageUnavailableError(
@@ -364,8 +405,8 @@ def _vanished(storage: Storage, key: str) -> StorageUnavailableError:
     )
 
 
-def _noted(error: Exception) -> DeltaLakeDbError:
-    """The error as the queue shall have it; one of the catalog is raised again."""
+def _recordable(error: Exception) -> DeltaLakeDbError:
+    """The error to record in the queue; one of the catalog is raised again."""
     if isinstance(error, CatalogError) and not isinstance(error, CorruptCatalogError):
         raise error
     if isinstance(error, DeltaLakeDbError):

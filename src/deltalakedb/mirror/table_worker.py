@@ -1,12 +1,12 @@
-"""One table in the hands of one worker, from taking its lease to giving it back.
+"""One table in one worker, from taking its lease to releasing it.
 
 Guarantees:
 
-- Checkpoints, checksums and clean-up run beside publishing: commits that come meanwhile are
-  published meanwhile, and tables that wait to be published wait for none of it.
-- Who gives a lease back looks for work once more, or tells others to: a commit of which they were
-  told while they saw the table in these hands waits for nobody's next look.
-- The lease is renewed as long as the work lasts; who has lost it begins nothing new.
+- Upkeep (checkpoints, checksums, clean-up) runs concurrently with publishing: new commits are
+  published meanwhile, and other tables do not wait for it.
+- After the release of a lease the backlog is read once more, or other workers are notified: a
+  commit that they skipped because of this lease does not wait for their next poll.
+- The lease is renewed as long as the work lasts; a worker that lost it starts nothing new.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ from deltalakedb.store import mirror as queue
 
 if TYPE_CHECKING:
     from deltalakedb.mirror.publish import Publisher
-    from deltalakedb.mirror.upkeep import Tended, Upkeep
+    from deltalakedb.mirror.upkeep import Upkeep, UpkeepResult
     from deltalakedb.store import Store, TableRecord
 
 _UNFINISHED: Final = (Outcome.CAUGHT_UP, Outcome.INTERRUPTED)
 
 
 class Bell:
-    """Wakes up one thread that waits; a ring is never lost.
+    """Wakes up one waiting thread; no ring is lost.
 
-    It may be rung in a signal handler, which locks of Python's `threading` do not bear.
+    It may be rung in a signal handler, where the locks of `threading` are not allowed.
     """
 
     def __init__(self) -> None:
         self._rings: SimpleQueue[None] = SimpleQueue()
 
     def ring(self) -> None:
-        """Wake up who waits, or who will."""
+        """Wake up the thread that waits, or will wait next."""
         self._rings.put(None)
 
     def wait(self, seconds: float) -> None:
-        """Until there was a ring, or the time is over. All rings until now are heard by it."""
+        """Wait for a ring or the timeout. It consumes all rings so far."""
         with suppress(Empty):
             self._rings.get(timeout=max(0.0, seconds))
             while True:
                 self._rings.get_nowait()
 
     def has_rung(self) -> bool:
-        """Whether somebody has rung whom nobody has heard."""
+        """Whether there is a ring that was not waited for."""
         return not self._rings.empty()
 
 
-class Tending:
-    """Publishes a table and looks after its log.
+class TableWorker:
+    """Publishes a table and runs its upkeep.
 
-    `go_on` is asked before anything new is begun; what comes while the log is looked after is
-    published until the worker `has_ended`.
+    `go_on` is called before each new step; during upkeep, new versions are published until the
+    worker `has_ended`.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class Tending:
         left: Callable[[], None] = lambda: None,
     ) -> None:
         self.bell = Bell()
-        """To be rung when there is something new to publish."""
-        self.is_beside = False
-        """Whether it only looks after the log, and publishes what comes meanwhile."""
-        # Held by as many as may look after their logs at once.
+        """Rung when there are new versions to publish."""
+        self.in_upkeep = False
+        """Whether it runs upkeep, and publishes only new versions."""
+        # Limits how many tables run upkeep at once.
         self._turns = turns or nullcontext()
-        # Called when it has published what was there.
+        # Called when the backlog is published and upkeep begins.
         self._left = left
         self._store = store
         self._publisher = publisher
@@ -93,11 +93,11 @@ class Tending:
         self._has_ended = has_ended
 
     def run(self, table_id: str) -> Published | None:
-        """Publish until there is nothing more; None where another worker has the table."""
+        """Publish until the backlog is empty; None where another worker holds the table."""
         table = self._table(table_id)
         total: Published | None = None
         while table is not None:
-            found = self._with_lease(table, partial(self._tend, table))
+            found = self._with_lease(table, partial(self._publish, table))
             if found is None:
                 break
             total = _sum(total, found)
@@ -108,14 +108,14 @@ class Tending:
         return total
 
     def run_once(self, table_id: str) -> Published | None:
-        """Publish what is there now, also what would still wait, and look after the log after it.
+        """Publish the backlog of now, whether or not it is due, then run the upkeep.
 
-        None where another worker has the table, or it is gone.
+        None where another worker holds the table, or it was dropped.
         """
         table = self._table(table_id)
         if table is None:
             return None
-        total = self._with_lease(table, partial(self._tend_once, table))
+        total = self._with_lease(table, partial(self._publish_once, table))
         if total is not None and total.outcome is Outcome.CAUGHT_UP and self._has_more(table):
             self._store.dialect.wake_workers()
         return total
@@ -139,53 +139,53 @@ class Tending:
         finally:
             lease.release()
 
-    def _tend_once(self, table: TableRecord, lease: Lease) -> Published:
+    def _publish_once(self, table: TableRecord, lease: Lease) -> Published:
         with self._store.read() as session:
             head = self._store.head(session, table.table_id)
         total = self._publisher.publish(table, force=True, up_to=head, go_on=lease.hold)
         newest = self._newest(table, total, lease)
         if newest is not None:
-            self._upkeep.tend(table, newest)
+            self._upkeep.run(table, newest)
         return total
 
-    def _tend(self, table: TableRecord, lease: Lease) -> Published:
+    def _publish(self, table: TableRecord, lease: Lease) -> Published:
         def go_on() -> bool:
             return lease.hold() and self._go_on()
 
-        self.is_beside = False
+        self.in_upkeep = False
         total = self._publisher.publish(table, go_on=go_on)
-        tended = -1
+        upkeep_version = -1
         newest = self._newest(table, total, lease)
-        while newest is not None and newest > tended:
-            total = self._tend_beside(table, newest, total, lease)
-            tended, newest = newest, total.last_version
+        while newest is not None and newest > upkeep_version:
+            total = self._run_upkeep(table, newest, total, lease)
+            upkeep_version, newest = newest, total.last_version
             if total.outcome is Outcome.DRIFTED or not go_on():
                 break
         return total
 
     def _newest(self, table: TableRecord, published: Published, lease: Lease) -> int | None:
-        """The version that the log is to be brought up to; None where it needs nothing."""
+        """The version to run the upkeep for; None where there is none to run."""
         if published.outcome is Outcome.DRIFTED:
             return None
         if published.last_version is None and lease.was_left:
-            # Whoever had it before did not come to this.
+            # The last owner of the lease did not get to it.
             return self._store.dialect.ask(
                 lambda session: queue.newest_published(session, table.table_id)
             )
         return published.last_version
 
-    def _tend_beside(
+    def _run_upkeep(
         self, table: TableRecord, version: int, total: Published, lease: Lease
     ) -> Published:
-        """Look after the log at a version, and go on publishing meanwhile, in nobody's place."""
+        """Run the upkeep of a version, and publish new versions meanwhile, outside of the slots."""
 
         def go_on() -> bool:
             return lease.hold() and not self._has_ended()
 
-        self.is_beside = True
+        self.in_upkeep = True
         self._left()
         with ThreadPoolExecutor(1, thread_name_prefix="deltalakedb-upkeep") as thread:
-            done: Future[Tended] = thread.submit(self._look_after, table, version)
+            done: Future[UpkeepResult] = thread.submit(self._upkeep_turn, table, version)
             done.add_done_callback(lambda _: self.bell.ring())
             while not done.done():
                 self.bell.wait(self._lease_seconds / 3)
@@ -196,13 +196,13 @@ class Tending:
             done.result()
         return total
 
-    def _look_after(self, table: TableRecord, version: int) -> Tended:
+    def _upkeep_turn(self, table: TableRecord, version: int) -> UpkeepResult:
         with self._turns:
-            return self._upkeep.tend(table, version)
+            return self._upkeep.run(table, version)
 
 
 def _sum(before: Published | None, after: Published) -> Published:
-    """Two rounds of publishing a table as one."""
+    """The result of two rounds."""
     if before is None:
         return after
     return replace(

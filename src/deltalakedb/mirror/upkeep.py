@@ -1,7 +1,7 @@
-"""What a published table needs beside its commit files: checkpoints, a checksum, a tidy log.
+"""The upkeep of a published log: checkpoints, version checksums, clean-up.
 
-All of it is a help for readers and none of it is the truth: a failure is noted, counted and told,
-and harms neither commits nor publishing.
+It only helps readers: a failure is recorded, counted and logged, and harms neither commits nor
+publishing.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _DAY_MS: Final = 86_400_000
-# What is younger may still be in somebody's hands.
+# Younger files may still be in use.
 _LEFTOVER_SECONDS: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Tended:
-    """What was done for a table."""
+class UpkeepResult:
+    """The result of an upkeep."""
 
     checkpoint: int | None = None
     checksum: int | None = None
@@ -37,36 +37,36 @@ class Tended:
 
 
 class Upkeep:
-    """Tends tables whose newest versions were published."""
+    """Runs the upkeep of tables whose newest versions were published."""
 
     def __init__(self, store: Store, storages: Storages) -> None:
         self._store = store
         self._storages = storages
 
-    def tend(self, table: TableRecord, published: int) -> Tended:
+    def run(self, table: TableRecord, published: int) -> UpkeepResult:
         """Bring checksum, checkpoint and clean-up of a table up to a published version."""
         known = self._store.dialect.ask(lambda session: queue.mirror_table(session, table.table_id))
         problems: list[str] = []
-        checksum = self._harmless(problems, table, "checksum", lambda: self._sum(table, published))
-        checkpoint = self._harmless(
+        checksum = self._attempt(problems, table, "checksum", lambda: self._sum(table, published))
+        checkpoint = self._attempt(
             problems,
             table,
             "checkpoint",
             lambda: self._checkpoint(table, published, known.checkpoint_version),
         )
         cleaned = False
-        # What may go changes at midnight, and only a checkpoint lets anything go. A clean-up in the
-        # future was one by a wrong clock.
+        # The cutoff changes at midnight, and nothing is deleted without a checkpoint. A clean-up in
+        # the future comes from a wrong clock.
         if self._store.clock.now_ms() // _DAY_MS != known.cleaned_at // _DAY_MS and (
             checkpoint is not None or known.checkpoint_version is not None
         ):
-            done = self._harmless(problems, table, "clean-up", lambda: self._clean(table))
+            done = self._attempt(problems, table, "clean-up", lambda: self._clean(table))
             cleaned = done is not None
         error = "; ".join(problems) or None
         if error != known.checkpoint_error:
             with self._store.write() as session:
                 queue.note_upkeep(session, table.table_id, error, now=self._store.clock.now_ms())
-        return Tended(checkpoint, checksum, cleaned, error)
+        return UpkeepResult(checkpoint, checksum, cleaned, error)
 
     def _sum(self, table: TableRecord, version: int) -> int:
         from deltalakedb.mirror.checkpoint import write_checksum
@@ -89,7 +89,7 @@ class Upkeep:
         return version
 
     def _due(self, table: TableRecord, published: int, newest: int) -> int | None:
-        """The newest version at which a checkpoint is due and not there yet."""
+        """The newest version whose checkpoint is due and not written yet."""
         from deltalakedb.mirror.checkpoint import checkpoint_interval
 
         with self._store.read() as session:
@@ -111,7 +111,7 @@ class Upkeep:
             queue.note_cleaned(session, table.table_id, now=now)
         return True
 
-    def _harmless(
+    def _attempt(
         self, problems: list[str], table: TableRecord, what: str, work: Callable[[], T]
     ) -> T | None:
         try:

@@ -11,7 +11,7 @@ from deltalakedb.actions import serialise_commit
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.deltalog.names import commit_key
 from deltalakedb.errors import CorruptCatalogError, ObjectNotFoundError
-from deltalakedb.mirror.state import milliseconds
+from deltalakedb.mirror.checkpoint_source import milliseconds
 from deltalakedb.mirror.verification import Findings, Kind
 from deltalakedb.store import mirror as queue
 from deltalakedb.store.retention import first_version

@@ -1,15 +1,14 @@
-"""The worker: finds tables with unpublished versions, and tends as many at once as it may.
+"""The worker: publishes tables with unpublished versions, several at once.
 
 Guarantees:
 
-- Any number of workers share a catalog. Each takes the lease of a table before it tends it; one
-  that dies or hangs is succeeded when its lease ends, also in what it owed the table beside its
-  commits.
-- Between two looks a worker waits for word of new work (Postgres), or looks again soon (the other
-  engines). Word that comes at any moment is heard: a commit never waits for the next look.
-- Tables take turns: one that is written to all the time does not keep the others waiting, and nor
-  do checkpoints, of which only a few are made at once.
-- Nothing ends a worker but `stop()`: a catalog that fails is asked again, and so is a table.
+- Any number of workers share a catalog. Each takes the lease of a table before it works on it;
+  after a worker died or hung, another takes over when the lease ends, upkeep included.
+- Between two polls a worker waits for a notification (Postgres), or polls again soon (the other
+  engines). No notification is lost: a commit never waits for the next poll.
+- Tables take turns: a table with constant writes does not starve the others, and neither do
+  checkpoints, of which only a few run at once.
+- Only `stop()` ends a worker: after an error of the catalog or a table it tries again.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ from typing import TYPE_CHECKING, Final
 from deltalakedb.arguments import refuse, require_number, require_whole
 from deltalakedb.errors import CatalogError, DeltaLakeDbError
 from deltalakedb.mirror.lease import LEASE_SECONDS, LONGEST_LEASE_SECONDS, new_owner
-from deltalakedb.mirror.publish import Outcome, Published, Publisher, Storages
-from deltalakedb.mirror.schedule import RetrySchedule
-from deltalakedb.mirror.table_worker import Bell, Tending
+from deltalakedb.mirror.publish import Outcome, Published, Publisher, RetrySchedule, Storages
+from deltalakedb.mirror.table_worker import Bell, TableWorker
 from deltalakedb.mirror.upkeep import Upkeep
 from deltalakedb.store import mirror as queue
 from deltalakedb.telemetry import event, warning
@@ -37,29 +35,29 @@ if TYPE_CHECKING:
     from deltalakedb.store.mirror import Work
 
 CONCURRENCY: Final = 8
-# After a failure of the catalog itself, or of a table that could not be noted there.
+# The pause after an error of the catalog, or of a table that could not be recorded there.
 _REST_SECONDS: Final = 1.0
-# How long a table keeps its place while others wait for one.
+# How long a table keeps its slot while others wait.
 _TURN_SECONDS: Final = 0.2
-# How many tables may be in these hands for each that is published: the others have checkpoints,
-# checksums or clean-up under way, or wait for their turn to have it. So many have it at once.
+# The number of leased tables per table that is published: the others are in upkeep, or wait for
+# it. At most so many run upkeep at once.
 _IN_HAND: Final = 4
 _UPKEEP_AT_ONCE: Final = 2
-# How often to look for tables that others have left, and when to try again what could not be done.
+# How often to look for tables with overdue upkeep, and when to retry failed upkeep.
 _SWEEP_SECONDS: Final = 1.0
 _UPKEEP_RETRY_MS: Final = 60_000
 
 
 @dataclass(slots=True)
-class _Place:
-    """A table that is being tended."""
+class _Slot:
+    """A table that this worker holds."""
 
-    tending: Tending
+    worker: TableWorker
     result: Future[Published | None]
 
 
 class Worker:
-    """Publishes whatever waits, for as many tables at once as `concurrency` says."""
+    """Publishes the backlogs of up to `concurrency` tables at once."""
 
     def __init__(
         self,
@@ -89,42 +87,42 @@ class Worker:
         self._upkeep_turns = threading.BoundedSemaphore(min(_UPKEEP_AT_ONCE, concurrency))
         self._bell = Bell()
         self._stopping = False
-        self._places: dict[str, _Place] = {}
+        self._slots: dict[str, _Slot] = {}
         self._resting: dict[str, float] = {}
         self._crowded = False
         self._swept_at = float("-inf")
 
     def stop(self) -> None:
-        """Let the versions that are under way come to their end, then end. Safe in a signal."""
+        """End after the versions in progress. Safe in a signal handler."""
         self._stopping = True
         self._bell.ring()
 
     # --- once -----------------------------------------------------------------------------
 
     def run_once(self, *, only: str | None = None) -> list[Published]:
-        """Try every table that has something to publish, also those that would still wait.
+        """Publish every table with a backlog, also those whose next try is not due.
 
-        With `only` the table of that id, and no other. A table that another worker has is left to
-        it, and is in the result as LEASED.
+        With `only`, just the table of that id. A table that another worker holds is skipped, with
+        the outcome LEASED.
         """
         now = self._store.clock.now_ms()
         found = [item.table_id for item in self._find_work() if not item.drifted]
-        found += [table_id for table_id in self._find_neglected(now) if table_id not in found]
+        found += [table_id for table_id in self._find_overdue_upkeep(now) if table_id not in found]
         if only is not None:
             found = [table_id for table_id in found if table_id == only]
         if not found:
             return []
 
-        def tend(table_id: str) -> Published | None:
-            done = self._tend(self._new_tending().run_once, table_id)
+        def publish(table_id: str) -> Published | None:
+            done = self._run_table(self._new_table_worker().run_once, table_id)
             return self._leased(table_id) if done is None else done
 
         with ThreadPoolExecutor(min(self._concurrency, len(found))) as pool:
-            done = list(pool.map(tend, found))
+            done = list(pool.map(publish, found))
         return [published for published in done if published is not None]
 
     def _leased(self, table_id: str) -> Published | None:
-        """Who has a table; None where nobody else has."""
+        """The outcome of a table that another worker holds; None where none does."""
         with self._store.read() as session:
             table = self._store.table_by_id(session, table_id)
             lease = queue.mirror_table(session, table_id)
@@ -139,10 +137,10 @@ class Worker:
             lease_owner=lease.owner,
         )
 
-    # --- for ever -------------------------------------------------------------------------
+    # --- continuously ---------------------------------------------------------------------
 
     def run(self, *, poll_seconds: float | None = None) -> None:
-        """Publish until `stop()` is called; a catalog that fails is asked again later."""
+        """Publish until `stop()` is called."""
         pause = self._store.dialect.poll_seconds if poll_seconds is None else poll_seconds
         event("mirror_worker_started", lambda: {"owner": self.owner})
         with self._store.dialect.listen(self._bell.ring):
@@ -154,7 +152,7 @@ class Worker:
                         self._rest(error)
                     else:
                         self._bell.wait(seconds)
-            # Who was told of work in these hands shall look again; and the listener ends at once.
+            # Other workers poll again for the tables of this one; and the listener ends at once.
             self._store.dialect.wake_workers()
         event("mirror_worker_stopped", lambda: {"owner": self.owner})
 
@@ -165,16 +163,14 @@ class Worker:
             self._bell.wait(end - time.monotonic())
 
     def _start_due(self, pool: ThreadPoolExecutor) -> float:
-        """Start whatever is due; in how many seconds to look again at the latest."""
-        self._places = {
-            key: place for key, place in self._places.items() if not place.result.done()
-        }
+        """Start all tables that are due; returns the seconds until the next poll at the latest."""
+        self._slots = {key: slot for key, slot in self._slots.items() if not slot.result.done()}
         now = self._store.clock.now_ms()
         following = float("inf")
         self._crowded = False
         for item in self._find_work():
-            if item.table_id in self._places:
-                self._tell(item.table_id)
+            if item.table_id in self._slots:
+                self._notify(item.table_id)
             elif item.drifted or item.busy:
                 continue
             elif self._schedule.has_to_wait(item.next_attempt_at, now):
@@ -183,49 +179,49 @@ class Worker:
                 following = min(following, self._start(pool, item.table_id))
         if time.monotonic() - self._swept_at >= _SWEEP_SECONDS:
             self._swept_at = time.monotonic()
-            for table_id in self._find_neglected(now):
-                if table_id not in self._places:
+            for table_id in self._find_overdue_upkeep(now):
+                if table_id not in self._slots:
                     self._start(pool, table_id)
         return following
 
-    def _tell(self, table_id: str) -> None:
-        """Tell who tends a table that there is more."""
-        place = self._places[table_id]
-        place.tending.bell.ring()
-        if place.result.done():
-            # It may not have heard it.
+    def _notify(self, table_id: str) -> None:
+        """Notify the table worker of new versions."""
+        slot = self._slots[table_id]
+        slot.worker.bell.ring()
+        if slot.result.done():
+            # It may have ended before the notification.
             self._bell.ring()
 
     def _start(self, pool: ThreadPoolExecutor, table_id: str) -> float:
-        """Tend a table if there is a place for it; in how many seconds, if it has to rest."""
+        """Start a table if there is a free slot; returns the seconds that it still has to pause."""
         rest = self._resting.pop(table_id, 0.0) - time.monotonic()
         if rest > 0:
             self._resting[table_id] = rest + time.monotonic()
             return rest
-        if not self._has_place():
+        if not self._has_slot():
             self._crowded = True
-            if self._has_place():
-                # It ended before it could know that its place is wanted.
+            if self._has_slot():
+                # A table ended before it could know that its slot is wanted.
                 self._bell.ring()
             return float("inf")
-        tending = self._new_tending()
-        result = pool.submit(self._tend, tending.run, table_id)
-        self._places[table_id] = _Place(tending, result)
-        result.add_done_callback(lambda _: self._ended(tending))
+        worker = self._new_table_worker()
+        result = pool.submit(self._run_table, worker.run, table_id)
+        self._slots[table_id] = _Slot(worker, result)
+        result.add_done_callback(lambda _: self._ended(worker))
         return float("inf")
 
-    def _has_place(self) -> bool:
-        """Whether one more table may be published."""
-        held = [place for place in self._places.values() if not place.result.done()]
-        publishing = sum(not place.tending.is_beside for place in held)
+    def _has_slot(self) -> bool:
+        """Whether one more table can be published."""
+        held = [slot for slot in self._slots.values() if not slot.result.done()]
+        publishing = sum(not slot.worker.in_upkeep for slot in held)
         return publishing < self._concurrency and len(held) < _IN_HAND * self._concurrency
 
     def _left(self) -> None:
         if self._crowded:
             self._bell.ring()
 
-    def _ended(self, tending: Tending) -> None:
-        if self._crowded or tending.bell.has_rung():
+    def _ended(self, worker: TableWorker) -> None:
+        if self._crowded or worker.bell.has_rung():
             self._bell.ring()
 
     def _find_work(self) -> list[Work]:
@@ -233,13 +229,13 @@ class Worker:
         with self._store.read() as session:
             return queue.find_work(session, owner=self.owner, now=now)
 
-    def _find_neglected(self, now: int) -> list[str]:
+    def _find_overdue_upkeep(self, now: int) -> list[str]:
         with self._store.read() as session:
             return queue.find_neglected(session, now=now, before=now - _UPKEEP_RETRY_MS)
 
     # --- one table ------------------------------------------------------------------------
 
-    def _new_tending(self) -> Tending:
+    def _new_table_worker(self) -> TableWorker:
         started = time.monotonic()
 
         def go_on() -> bool:
@@ -247,7 +243,7 @@ class Worker:
                 return False
             return not self._crowded or time.monotonic() - started < _TURN_SECONDS
 
-        return Tending(
+        return TableWorker(
             self._store,
             self._publisher,
             self._upkeep,
@@ -259,8 +255,10 @@ class Worker:
             left=self._left,
         )
 
-    def _tend(self, work: Callable[[str], Published | None], table_id: str) -> Published | None:
-        """Tend a table; never raises: the other tables go on."""
+    def _run_table(
+        self, work: Callable[[str], Published | None], table_id: str
+    ) -> Published | None:
+        """Run a table; never raises: the other tables continue."""
         try:
             return work(table_id)
         except Exception as error:  # noqa: BLE001 - one table must not end the worker

@@ -28,8 +28,8 @@ from deltalakedb.errors import (
     InvalidArgumentError,
     Option,
 )
+from deltalakedb.mirror.checkpoint_source import milliseconds
 from deltalakedb.mirror.clock_check import check_ahead
-from deltalakedb.mirror.state import milliseconds
 from deltalakedb.retention.archive import (
     ArchivedFile,
     Manifest,

@@ -1,32 +1,99 @@
-"""The files of a checkpoint, streamed from the catalog as rows.
+"""The content of a checkpoint or checksum: the state of a published version.
 
-Guarantees: columns all the way, a page of files at a time; the next batch is made in a thread of
-its own while the last one is written. The end of the stream raises where the catalog has not
-listed exactly the files that its ledger counts.
+Guarantees:
+
+- Only published versions: a reader that sees a checkpoint or checksum of a version also looks for
+  its commit.
+- Files are streamed from the catalog as columns, a page at a time; the next batch is prepared in a
+  thread while the last one is written.
+- The stream ends with an error where the catalog has not listed exactly the files that its ledger
+  counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+from deltalakedb.actions import Action, DomainMetadata, Txn
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.deltalog.checkpoint_file import ROW_GROUP
 from deltalakedb.deltalog.checkpoint_rows import ADD_COLUMNS, REMOVE_COLUMNS, RowMaker
-from deltalakedb.errors import CorruptCatalogError
-from deltalakedb.mirror.state import PublishedState, milliseconds, read_state
+from deltalakedb.errors import CorruptCatalogError, Fix, NotPublishedError
 from deltalakedb.snapshot.listing import count_tombstones, oldest_look, read_batches, tombstones_at
 from deltalakedb.snapshot.pages import LEAST_STREAMED, stream_pages
+from deltalakedb.snapshot.snapshot import Snapshot, open_snapshot
+from deltalakedb.store.versions import domain_metadata, is_published, txns
 from deltalakedb.threads import Threads
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     import pyarrow as pa
 
     from deltalakedb.store import Store, TableRecord
+    from deltalakedb.store.dialect import Session
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedState:
+    """A snapshot with the live app transactions and metadata domains."""
+
+    snapshot: Snapshot
+    txns: Sequence[Txn]
+    domains: Sequence[DomainMetadata]
+
+    def actions(self) -> list[Action]:
+        """Every action of the state that is not about a file."""
+        return [self.snapshot.protocol, self.snapshot.metadata, *self.domains, *self.txns]
+
+
+def read_state(
+    store: Store,
+    session: Session,
+    table: TableRecord,
+    version: int,
+    *,
+    now_ms: Callable[[], int],
+) -> PublishedState:
+    """The state at a version; NotPublishedError where its commit is not in `_delta_log`.
+
+    Only where app transactions expire, `now_ms` is asked for the time.
+    """
+    if not is_published(session, table.table_id, version):
+        raise NotPublishedError(
+            f"Version {version} of table {table.name!r} is not published",
+            why="readers would look for a commit file that is not there",
+            fix=f"Publish it first: {Fix('lake.mirror.run_once')}",
+        )
+    snapshot = open_snapshot(store, session, table, version)
+    retention = TableProperties(snapshot.properties).set_transaction_retention
+    domains = domain_metadata(session, table.table_id, version)
+    return PublishedState(
+        snapshot,
+        _live(txns(session, table.table_id, version), retention, now_ms),
+        [DomainMetadata(name, domains[name], removed=False) for name in sorted(domains)],
+    )
+
+
+def _live(
+    found: Sequence[Txn], retention: timedelta | None, now_ms: Callable[[], int]
+) -> Sequence[Txn]:
+    if retention is None:
+        return found
+    # Where they expire, one that does not say when it was set has expired.
+    oldest = now_ms() - milliseconds(retention)
+    return [txn for txn in found if txn.last_updated is not None and txn.last_updated > oldest]
+
+
+def milliseconds(duration: timedelta) -> int:
+    """A duration in whole milliseconds."""
+    return round(duration.total_seconds() * 1000)
+
 
 _MOST_AHEAD: Final = 64 * 1024 * 1024
 
