@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from deltalakedb.errors import ConfigurationError, DeltaLakeDbError
 from deltalakedb.lake import Lake
-from store.test_expire import aged
+from retention.test_expire import aged
 
 from support.catalog_rows import all_rows
 
@@ -22,7 +22,7 @@ def archived(folder: Path) -> dict[str, bytes]:
 def test_both_ways_make_the_same_archive(
     lake: Lake, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deltalakedb.retention.archive._MOST_ROWS", 5)
+    monkeypatch.setattr("deltalakedb.retention.archive._MAX_ROWS", 5)
     monkeypatch.setattr("deltalakedb.store.retention._PAGE", 2)
     table = aged(lake)
     before = all_rows(lake, table)

@@ -1,1 +1,1 @@
-"""Old versions go out: expiry, the archive, and the way back."""
+"""Expiry of old versions: to an archive, and back."""

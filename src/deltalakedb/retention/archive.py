@@ -1,11 +1,11 @@
-"""Rows of the catalog as Parquet files in a folder of their own.
+"""An archive: rows of the catalog as Parquet files in a folder.
 
 Guarantees:
 
-- The manifest is written last, after every other file was read back and has the digest that the
-  manifest gives: a folder with a manifest is complete.
-- Memory holds one file at a time, which is small; none holds more than `_MOST_ROWS` rows.
-- Rows have the same form whatever engine they come from.
+- The manifest is written last, after every other file was read back with the digest that the
+  manifest has: a folder with a manifest is complete.
+- Memory holds one file at a time, of at most `_MAX_ROWS` rows.
+- Rows have the same form from every engine.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 MANIFEST: Final = "manifest.json"
 KEPT: Final = "kept"
-"""The column beside those of the relation: whether the row stays in the catalog."""
+"""The additional column: whether the row stays in the catalog."""
 
 _FORMAT: Final = "deltalakedb archive"
 _VERSION: Final = 1
-_MOST_ROWS: Final = 50_000
-_MOST_CHARACTERS: Final = 32 * 1024 * 1024
+_MAX_ROWS: Final = 50_000
+_MAX_CHARACTERS: Final = 32 * 1024 * 1024
 _BATCH: Final = 10_000
 _RELATIONS: Final = {relation.name: relation for relation in EXPIRING}
 
@@ -53,7 +53,7 @@ class ArchivedFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What one run archived: versions of a table, and the files that hold their rows."""
+    """The manifest of an archive: versions of a table, and the files with their rows."""
 
     table_id: str
     name: str
@@ -84,7 +84,7 @@ class Manifest:
                     fix="Upgrade deltalakedb",
                 )
             files = tuple(ArchivedFile(**file) for file in document.pop("files"))
-            found = cls(**document, files=files)
+            manifest = cls(**document, files=files)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ArchiveError(
                 f"The manifest {where} is damaged",
@@ -94,15 +94,15 @@ class Manifest:
         unknown = sorted({file.relation for file in files} - set(_RELATIONS))
         if unknown:
             raise ArchiveError(
-                f"The archive {where} has rows of {', '.join(unknown)}, which is no relation",
+                f"The archive {where} has rows of unknown relations: {', '.join(unknown)}",
                 fix="Upgrade deltalakedb",
             )
-        return found
+        return manifest
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of a relation that will be one file; `kept` says of each whether it stays."""
+    """Rows of a relation for one file; `kept` has for each whether it stays in the catalog."""
 
     relation: str
     key: str
@@ -112,7 +112,7 @@ class Part:
 
 
 PartWriter: TypeAlias = Callable[[Iterable[Part]], Iterator[ArchivedFile]]
-"""Writes parts wherever it likes to; what they became, in their order."""
+"""Writes parts, in this process or elsewhere; returns their files in order."""
 
 
 def parts_of(
@@ -126,7 +126,7 @@ def parts_of(
         rows += page
         kept += stays
         size += sum(len(value) for row in page for value in row if type(value) is str)
-        if len(rows) >= _MOST_ROWS or size >= _MOST_CHARACTERS:
+        if len(rows) >= _MAX_ROWS or size >= _MAX_CHARACTERS:
             yield _part(relation, number, rows, kept, folder)
             rows, kept, size, number = [], [], 0, number + 1
     if rows:
@@ -138,7 +138,7 @@ def _part(relation: Relation, number: int, rows: list[Row], kept: list[bool], fo
 
 
 def write_part(storage: Storage, part: Part) -> ArchivedFile:
-    """Write one file; to do it again does no harm."""
+    """Write one file; idempotent."""
     data = _encode(_RELATIONS[part.relation], part.rows, part.kept)
     storage.put(f"{part.folder}/{part.key}", data)
     digest = hashlib.sha256(data).hexdigest()
@@ -155,7 +155,7 @@ def complete(storage: Storage, folder: str, manifest: Manifest) -> Manifest:
 
 
 def check_file(file: ArchivedFile, size: int, digest: str, *, folder: str) -> None:
-    """ArchiveError where a file is not what was written."""
+    """Raise ArchiveError where a file has not the recorded size and digest."""
     if (size, digest) != (file.size_bytes, file.sha256):
         raise ArchiveError(
             f"The file {folder}/{file.key} of the archive is damaged",
@@ -167,7 +167,7 @@ def check_file(file: ArchivedFile, size: int, digest: str, *, folder: str) -> No
 
 
 def read_rows(file: ArchivedFile, data: bytes) -> Iterator[list[Row]]:
-    """The rows of a file that did not stay in the catalog, page by page."""
+    """The rows of a file that were deleted from the catalog, page by page."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -181,9 +181,9 @@ def read_rows(file: ArchivedFile, data: bytes) -> Iterator[list[Row]]:
             fix="Use the release that wrote it",
         )
     for batch in parquet.iter_batches(batch_size=_BATCH):
-        gone = batch.filter(pc.invert(batch.column(KEPT))).select(list(relation.columns))
-        columns = [column.to_pylist() for column in gone.columns]
-        if gone.num_rows:
+        deleted = batch.filter(pc.invert(batch.column(KEPT))).select(list(relation.columns))
+        columns = [column.to_pylist() for column in deleted.columns]
+        if deleted.num_rows:
             yield list(zip(*columns, strict=True))
 
 

@@ -1,13 +1,13 @@
-"""Old versions go into an archive, and then from the catalog.
+"""The expiry of old versions: they are archived, then deleted from the catalog.
 
 Guarantees:
 
-- Nothing is deleted before an archive that has all of it is complete and was read back. A process
-  that dies at any moment leaves the catalog as it was, or with the versions gone and archived.
-- All rows go in one transaction, which holds the head of the table, or none does.
-- Versions that are not published stay, and so does the version that was newest at the cutoff: a
-  reader may still ask for any time since.
-- `restore.py` brings back exactly the rows that went.
+- Nothing is deleted before its archive is complete and was read back. A process that dies at any
+  point leaves the catalog as it was, or with the versions archived and deleted.
+- All rows are deleted in one transaction, which locks the head of the table.
+- Unpublished versions stay, and so does the version that was newest at the cutoff: readers may
+  still ask for any time since then.
+- `restore.py` restores exactly the rows that were deleted.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ Step = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What a run archived and removed; `versions` is 0 where nothing was old enough.
+    """The result of an expiry; `versions` is 0 where none was old enough.
 
-    `first_version` and `last_version` are the oldest and the newest version that went,
-    `oldest_version` is the oldest that is left. `rows` are those that went, by relation.
+    `first_version` and `last_version` are the oldest and the newest version that was deleted,
+    `oldest_version` is the oldest that is left. `rows` has the number of deleted rows by relation.
     """
 
     table: str
@@ -106,7 +106,7 @@ def expire_table(
 
     The files of the archive are written here, or by `write_parts`.
     """
-    tell = step or ignore
+    on_step = step or ignore
     with store.read() as session:
         cutoff, horizon = _horizon(store, session, table, older_than)
         if horizon is None:
@@ -130,12 +130,12 @@ def expire_table(
             horizon,
             archive=archive,
             folder=folder,
-            tell=tell,
+            on_step=on_step,
             write_parts=write_parts,
         )
-        forgotten = _delete(store, table, horizon, manifest, tell)
-        tell("deleted")
-    if forgotten:
+        pages_deleted = _delete(store, table, horizon, manifest, on_step)
+        on_step("deleted")
+    if pages_deleted:
         after_restore(store, table)
     event("expire", lambda: {"table": table.name, "versions": horizon.keep - horizon.first})
     rows = removed_rows(manifest.files)
@@ -145,7 +145,7 @@ def expire_table(
 
 
 def ignore(_: str) -> None:
-    """A step that nobody wants to know of."""
+    """The default step: do nothing."""
 
 
 def _outcome(
@@ -175,20 +175,20 @@ def _outcome(
 
 
 def removed_rows(files: Iterable[ArchivedFile]) -> dict[str, int]:
-    """How many rows of an archive did not stay in the catalog, by relation."""
+    """The number of rows of an archive that were deleted from the catalog, by relation."""
     counts: dict[str, int] = {}
     for file in files:
         counts[file.relation] = counts.get(file.relation, 0) + file.rows - file.kept
     return counts
 
 
-# --- what goes ----------------------------------------------------------------------------
+# --- the horizon -------------------------------------------------------------------------
 
 
 def _horizon(
     store: Store, session: Session, table: TableRecord, older_than: OlderThan
 ) -> tuple[int, Horizon | None]:
-    """The cutoff, and what goes; None where nothing is old enough."""
+    """The cutoff, and the versions to expire; None where none is old enough."""
     now = store.clock.now_ms()
     metadata = newest_metadata(store, session, table)
     properties = TableProperties(metadata.configuration)
@@ -230,7 +230,7 @@ def _cutoff(now: int, older_than: OlderThan, retention: timedelta) -> int:
             age = older_than
         else:
             raise InvalidArgumentError(
-                f"{Option('older_than', older_than)} is no length of time",
+                f"{Option('older_than', older_than)} is not a length of time",
                 fix="Pass a timedelta, text such as '30 days', or a datetime",
             )
         cutoff = now - milliseconds(age)
@@ -243,7 +243,7 @@ def _cutoff(now: int, older_than: OlderThan, retention: timedelta) -> int:
 
 
 def _check_intact(store: Store, session: Session, table: TableRecord) -> None:
-    """Which adds stay is read from dl_active_files: it has to be right."""
+    """Check dl_active_files, from which the rows that stay are read."""
     problems = store.check_active_files(session, table.table_id, limit=1)
     if problems:
         raise CorruptCatalogError(
@@ -268,12 +268,12 @@ def _write_archive(
     *,
     archive: Storage,
     folder: str,
-    tell: Step,
+    on_step: Step,
     write_parts: PartWriter | None,
 ) -> Manifest:
     def parts(session: Session) -> Iterator[Part]:
         for relation in EXPIRING:
-            tell(f"archive {relation.name}")
+            on_step(f"archive {relation.name}")
             rows = expiring_rows(session, relation, horizon)
             yield from parts_of(relation, rows, folder=folder)
 
@@ -283,7 +283,7 @@ def _write_archive(
             files = tuple(write_part(archive, part) for part in parts(session))
         else:
             files = tuple(write_parts(parts(session)))
-    tell("manifest")
+    on_step("manifest")
     manifest = Manifest(
         table_id=table.table_id,
         name=table.name,
@@ -297,11 +297,11 @@ def _write_archive(
 
 
 def _delete(
-    store: Store, table: TableRecord, horizon: Horizon, manifest: Manifest, tell: Step
+    store: Store, table: TableRecord, horizon: Horizon, manifest: Manifest, on_step: Step
 ) -> bool:
-    """Delete what was archived; whether the pages of the table went with it."""
+    """Delete the archived rows; returns whether the listing pages were deleted too."""
     expected = removed_rows(manifest.files)
-    forgotten = False
+    pages_deleted = False
     try:
         with store.write() as session:
             session.read_all()
@@ -309,7 +309,7 @@ def _delete(
                 raise not_registered(session, table)
             _check_unchanged(session, table, horizon)
             for relation in EXPIRING:
-                tell(f"delete {relation.name}")
+                on_step(f"delete {relation.name}")
                 count = delete_expired(session, relation, horizon)
                 if count != expected.get(relation.name, 0):
                     raise CatalogBusyError(
@@ -318,13 +318,13 @@ def _delete(
                         f"{expected.get(relation.name, 0)} were archived; nothing was deleted",
                         fix="Try again",
                     )
-            forgotten = _expire_pages(store, session, horizon)
-            tell("commit")
+            pages_deleted = _expire_pages(store, session, horizon)
+            on_step("commit")
     except CommitOutcomeUnknownError:
         with store.read() as session:
             if first_version(session, table.table_id) != horizon.keep:
                 raise
-    return forgotten
+    return pages_deleted
 
 
 def _check_unchanged(session: Session, table: TableRecord, horizon: Horizon) -> None:
@@ -338,10 +338,10 @@ def _check_unchanged(session: Session, table: TableRecord, horizon: Horizon) -> 
 
 
 def _expire_pages(store: Store, session: Session, horizon: Horizon) -> bool:
-    """Pages that nobody can ask for any more; whether all of them had to go."""
+    """Delete the listing pages of expired versions; returns whether all were deleted."""
     row = session.one("paged_table", table_id=horizon.table_id)
     if row is not None and int(row[0]) < horizon.keep:
-        # What was removed since they were made is gone, and they would never learn of it.
+        # The removals since they were built are deleted, so they could not be brought up to date.
         store.forget_pages(session, horizon.table_id)
         return True
     session.changed("expire_pages", table_id=horizon.table_id, keep=horizon.keep)

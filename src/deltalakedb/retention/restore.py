@@ -1,10 +1,11 @@
-"""Expired versions come back out of their archive.
+"""The restore of expired versions from their archive.
 
 Guarantees:
 
-- Exactly the rows that went come back; the keys of planned columns are made as they are now.
-- An archive comes back in one transaction, which holds the head of the table, or not at all. All of
-  it is on this machine, and known to be whole, before that begins.
+- Exactly the rows that were deleted are restored; the keys of planned columns follow the current
+  plan.
+- An archive is restored in one transaction, which locks the head of the table. All files are
+  fetched and checked before it begins.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What came back: the versions from `first_version` to `last_version`, and their rows."""
+    """The result of a restore: versions from `first_version` to `last_version`, and their rows."""
 
     table: str
     table_id: str
@@ -59,12 +60,12 @@ class Restored:
 def restore_expired(
     store: Store, table: TableRecord, archive: Storage, *, step: Step | None = None
 ) -> Restored:
-    """Bring back what was archived, newest first, as far as one archive follows on another.
+    """Restore archives, newest first, as long as each precedes the oldest version of the table.
 
-    Each of them in a transaction of its own. `archive` is the location that was given to `expire`,
+    Each is restored in its own transaction. `archive` is the location that was passed to `expire`,
     or the folder of one run.
     """
-    tell = step or ignore
+    on_step = step or ignore
     runs = _find_runs(archive, table)
     rows: dict[str, int] = {}
     done: list[tuple[str, Manifest]] = []
@@ -75,7 +76,7 @@ def restore_expired(
         if run is None:
             break
         folder, manifest = run
-        _restore(store, table, archive=archive, folder=folder, manifest=manifest, tell=tell)
+        _restore(store, table, archive=archive, folder=folder, manifest=manifest, on_step=on_step)
         for name, count in removed_rows(manifest.files).items():
             rows[name] = rows.get(name, 0) + count
         done.append(run)
@@ -88,7 +89,7 @@ def restore_expired(
             why=f"it has versions {known}"
             if known
             else f"it has no complete archive of the table {table.table_id}",
-            fix="Check the location; archives come back in the reverse order of their making",
+            fix="Check the location; archives are restored in the reverse order of their creation",
         )
     event("restore_expired", lambda: {"table": table.name, "archives": len(done)})
     return Restored(
@@ -130,11 +131,11 @@ def _restore(
     archive: Storage,
     folder: str,
     manifest: Manifest,
-    tell: Step,
+    on_step: Step,
 ) -> None:
     keys = {file: f"{folder}/{file.key}" if folder else file.key for file in manifest.files}
     with Spool(archive) as spool:
-        # All of it is here, and known to be whole, before anything is locked.
+        # All files are fetched and checked before the head is locked.
         _fetch(spool, keys, folder)
         try:
             with store.write() as session, session.bulk():
@@ -143,10 +144,10 @@ def _restore(
                 _check_place(session, table, manifest)
                 plan = _plan(store, session, table)
                 for file, key in keys.items():
-                    tell(f"restore {file.key}")
+                    on_step(f"restore {file.key}")
                     for rows in read_rows(file, spool.get(key)):
                         restore_rows(session, relation_of(file), rows, plan=plan)
-                tell("commit")
+                on_step("commit")
         except CommitOutcomeUnknownError:
             with store.read() as session:
                 if first_version(session, table.table_id) != manifest.first_version:

@@ -110,7 +110,7 @@ def test_a_moment_is_as_good_as_an_age(lake: Lake, tmp_path: Path) -> None:
     [
         (timedelta(days=-1), "lies in the future"),
         ("a while", "as an interval"),
-        (7, "no length of time"),
+        (7, "not a length of time"),
         (datetime(2100, 1, 1, tzinfo=UTC), "lies in the future"),
     ],
 )

@@ -28,7 +28,7 @@ from deltalakedb.storage import Storage
 from deltalakedb.store.retention import EXPIRING
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
-from store.test_expire import DAY_MS, LAST, KilledError, aged, expire_with, versions
+from retention.test_expire import DAY_MS, LAST, KilledError, aged, expire_with, versions
 
 from support.catalog_rows import all_rows, mark_published
 from support.lake import OpenLake, add, live_paths, new_lake_table, remove
@@ -67,7 +67,7 @@ def test_the_archive_is_plain_parquet_with_the_columns_of_each_relation(
 def test_many_rows_become_many_files(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deltalakedb.retention.archive._MOST_ROWS", 3)
+    monkeypatch.setattr("deltalakedb.retention.archive._MAX_ROWS", 3)
     monkeypatch.setattr("deltalakedb.store.retention._PAGE", 2)
     table = aged(lake)
     before = all_rows(lake, table)
