@@ -16,7 +16,6 @@ from deltalakedb.arguments import (
     optional_whole,
     refuse,
     require_flag,
-    require_flags,
     require_function,
     require_kind,
     require_session,
@@ -25,19 +24,16 @@ from deltalakedb.arguments import (
     require_whole,
 )
 from deltalakedb.errors import (
-    CommitOutcomeUnknownError,
-    DeltaLakeDbError,
     Fix,
     MirrorError,
     Option,
     TableExistsError,
     TableExportedError,
 )
-from deltalakedb.extensions import extension
 from deltalakedb.forking import ProcessLock
 from deltalakedb.mirror.mirror import Mirror
 from deltalakedb.operations import alter
-from deltalakedb.operations.append import check_write, write_creation
+from deltalakedb.operations.append import check_write, create_as
 from deltalakedb.snapshot import Snapshot, open_snapshot
 from deltalakedb.snapshot.page_builder import after_commit, during_import
 from deltalakedb.staging.sources import source_of
@@ -57,11 +53,12 @@ from deltalakedb.store.table_lookup import (
     not_registered,
     table_exists,
 )
-from deltalakedb.table import Table
+from deltalakedb.table import Table, on_spark
 from deltalakedb.transaction.committer import Committer
 from deltalakedb.transaction.identity import release, user_name
 from deltalakedb.transaction.retry import RetryPolicy
 from deltalakedb.transaction.transaction import Transaction
+from deltalakedb.transaction_table import TransactionTable
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -78,7 +75,7 @@ if TYPE_CHECKING:
     from deltalakedb.retention.restore import Restored
     from deltalakedb.store import TableRecord
     from deltalakedb.store.dialect import Session
-    from deltalakedb.transaction.change import AppTxn, Change
+    from deltalakedb.transaction.commit import AppTxn, Commit
 
 _opened: Final[weakref.WeakSet[Lake]] = weakref.WeakSet()
 _opening: Final = ProcessLock()
@@ -108,6 +105,8 @@ class Lake:
             committer=committer if committer is not None else user_name(),
             engine_info=release(),
             on_drift=on_drift,
+            guard=self.mirror.committing,
+            subscribers=(self.mirror.after_commit, partial(after_commit, store)),
         )
 
     @classmethod
@@ -199,7 +198,7 @@ class Lake:
         `_delta_log` already is refused: `import_table` is for that. With `cluster_by` rows that are
         alike in these columns will share files, once the table is optimised on Spark.
         """
-        change = self._creation(
+        commit = self._creation(
             name,
             location,
             schema,
@@ -208,7 +207,7 @@ class Lake:
             properties=properties,
             description=description,
         )
-        return self._created(change)
+        return self._created(commit)
 
     def create_table_as(
         self,
@@ -233,7 +232,7 @@ class Lake:
         check_write(app_txn=app_txn, user_metadata=user_metadata, target_bytes=target_bytes)
         source = source_of(data)
         columns = source.schema if schema is None else schema
-        change, written = write_creation(
+        commit = create_as(
             self._creation(
                 name,
                 location,
@@ -250,14 +249,13 @@ class Lake:
             user_metadata=user_metadata,
             target_bytes=target_bytes,
         )
-        table: Table = written.committed_by(lambda: self._created(change))
-        return table
+        return self._created(commit)
 
-    def _creation(self, name: str, location: str, schema: Any, **how: Any) -> Change:
+    def _creation(self, name: str, location: str, schema: Any, **how: Any) -> Commit:
         place = table_location(location)
-        change = alter.create(name, place, schema, **how, now=self.store.clock.now_ms())
+        commit = alter.create(name, place, schema, **how, now=self.store.clock.now_ms())
         self._refuse_delta_log(name, place)
-        return change
+        return commit
 
     def _refuse_delta_log(self, name: str, place: str) -> None:
         """Refuse a folder that holds a Delta table; one of ours is called by its name."""
@@ -289,7 +287,7 @@ class Lake:
         keeps what clones in the same catalog need.
         """
         from deltalakedb.importing.import_table import default_name
-        from deltalakedb.operations.clone import clone_change, replacing_change, roots_of
+        from deltalakedb.operations.clone import clone, clone_into, roots_of
 
         require_flag("replace", replace)
         place = table_location(location)
@@ -304,15 +302,15 @@ class Lake:
                     raise table_exists(name, place, known.name, known.location)
                 there = Table(self.store, self._committer, self.mirror, known)
                 there.allow_roots(roots_of(snapshot))
-                there.commit_change(
-                    replacing_change(snapshot, there.record, there.state(), properties=properties)
+                there.submit(
+                    clone_into(snapshot, there.record, there.state(), properties=properties)
                 )
                 return there
         name = default_name(place) if name is None else name
         now = self.store.clock.now_ms()
-        change = clone_change(snapshot, name=name, location=place, properties=properties, now=now)
+        commit = clone(snapshot, name=name, location=place, properties=properties, now=now)
         self._refuse_delta_log(name, place)
-        return self._created(change)
+        return self._created(commit)
 
     def convert_table(
         self,
@@ -333,7 +331,7 @@ class Lake:
         names are in `zone`. A folder with a `_delta_log` is refused: `import_table` is for that.
         """
         from deltalakedb.importing.import_table import default_name
-        from deltalakedb.operations.convert import convert_change
+        from deltalakedb.operations.convert import convert
 
         require_kind("zone", zone, tzinfo, "a time zone")
         require_function("progress", progress)
@@ -341,7 +339,7 @@ class Lake:
         place = table_location(location)
         if name is not None:
             alter.check_name(name)
-        change = convert_change(
+        commit = convert(
             self.open_storage(place),
             place,
             name=default_name(place) if name is None else name,
@@ -353,11 +351,11 @@ class Lake:
             progress=progress,
             now=self.store.clock.now_ms(),
         )
-        return self._created(change)
+        return self._created(commit)
 
-    def _created(self, change: Change) -> Table:
-        table = Table(self.store, self._committer, self.mirror, change.table)
-        table.commit_change(change)
+    def _created(self, commit: Commit) -> Table:
+        table = Table(self.store, self._committer, self.mirror, commit.table)
+        table.submit(commit)
         return table
 
     def import_table(
@@ -396,7 +394,7 @@ class Lake:
         place = table_location(location)
         parser = None
         if spark is not None:
-            parser = _on_spark().spark_parser(spark, place, self.storage_options)
+            parser = on_spark().spark_parser(spark, place, self.storage_options)
         record = import_table(
             self.store,
             self.open_storage(place),
@@ -467,100 +465,37 @@ class Lake:
         verify: bool = True,
         progress: Progress | None = None,
     ) -> Exported:
-        """Let a table leave the catalog: an ordinary Delta table that any engine may write to.
+        """Unregister a table, and leave an ordinary Delta table; see `Table.export`.
 
-        Everything is published, compared with the log (unless `verify` is False) and checkpointed,
-        then the table is unregistered; nothing of it is deleted. Features that it does not need,
-        in-commit timestamps first, are dropped in a last commit, unless `drop_features` is False.
-        What stands in the way is a MirrorError, and the table stays. An export that was broken off
-        is completed by calling this again. `import_table` takes it back, with all its versions.
+        A table that was exported before is no error: the result is that of its export.
         """
         from deltalakedb.mirror.export import exported
-        from deltalakedb.operations.export import export_table
 
-        require_flags(drop_features=drop_features, verify=verify)
-        require_function("progress", progress)
-        with self.store.read() as session:
-            try:
-                record = self._find(session, name)
-            except TableExportedError:
+        try:
+            table = self.table(name)
+        except TableExportedError:
+            with self.store.read() as session:
                 done = newest_export(session, name, as_location(name))
-                if done is None:
-                    raise
-                return exported(done)
-        self.mirror.drain()
-        return export_table(
-            self.store,
-            self._committer,
-            record,
-            drop_features=drop_features,
-            verify=verify,
-            progress=progress,
-        )
-
-    # --- the log against the catalog ------------------------------------------------------
+            if done is None:
+                raise
+            return exported(done)
+        return table.export(drop_features=drop_features, verify=verify, progress=progress)
 
     def verify(
-        self,
-        name: str,
-        *,
-        spark: Any = None,
-        progress: Progress | None = None,
+        self, name: str, *, spark: Any = None, progress: Progress | None = None
     ) -> Verification:
-        """Compare a table with its `_delta_log`: digests of all commits, states, checkpoints.
-
-        Nothing is changed, and other processes may go on. The result says what was compared and
-        what differs, by version and object; `ok` is the short answer. `progress` is called with
-        the number of versions looked at so far, and of all; one with a method `phase` hears of
-        everything else that is compared, too (`deltalakedb.progress`). With a Spark session the
-        log of a huge table is read by its executors; what is found is the same.
-        """
-        from deltalakedb.mirror.log_reader import LogReader
-        from deltalakedb.mirror.verify import verify_table
-
-        optional_session("spark", spark)
-        require_function("progress", progress)
-        record = self._record(name)
-        storage = self.open_storage(record.location)
-        open_reader = LogReader
-        if spark is not None:
-            open_reader = _on_spark().log_reader(spark, record.location, self.storage_options)
-        return verify_table(self.store, storage, record, progress=progress, open_reader=open_reader)
+        """Compare a table with its `_delta_log`; see `Table.verify`."""
+        return self.table(name).verify(spark=spark, progress=progress)
 
     def repair(
         self, name: str, *, dry_run: bool = False, progress: Progress | None = None
     ) -> Repair:
-        """Verify a table, and repair what can be repaired safely; the rest is told.
-
-        Commit files that vanished are written from the ledger, byte for byte; those that a power
-        cut has shortened on a local disk are completed; checkpoints, checksums and
-        `_last_checkpoint` are made anew, and dl_active_files is rebuilt. Foreign commits are not
-        touched: see `adopt`. With `dry_run` nothing is written. `progress` is told as by `verify`.
-        """
-        from deltalakedb.mirror.repair import repair_table
-
-        require_flag("dry_run", dry_run)
-        require_function("progress", progress)
-        record = self._record(name)
-        storage = self.open_storage(record.location)
-        return repair_table(self.store, storage, record, dry_run=dry_run, progress=progress)
+        """Verify a table, and repair it as far as that is safe; see `Table.repair`."""
+        return self.table(name).repair(dry_run=dry_run, progress=progress)
 
     def adopt(self, name: str) -> Adopted:
-        """Make commits that somebody else wrote to `_delta_log` versions of the catalog.
-
-        They are adopted if they apply cleanly: they follow on the newest version, nothing of ours
-        waits to be published, and each keeps the rules. Otherwise nothing is changed, and
-        AdoptionRefusedError says why and what to do. The files stay as they are.
-        """
-        from deltalakedb.importing.adopt import adopt
-
-        record = self._record(name)
-        adopted, state = adopt(self.store, self.open_storage(record.location), record)
-        if state is not None:
-            after_commit(self.store, record, state.version, state.counts)
-        return adopted
-
-    # --- old versions ---------------------------------------------------------------------
+        """Make commits of other writers in `_delta_log` versions; see `Table.adopt`."""
+        return self.table(name).adopt()
 
     def expire(
         self,
@@ -571,44 +506,14 @@ class Lake:
         dry_run: bool = False,
         spark: Any = None,
     ) -> Expired:
-        """Move old versions of a table out of the catalog, into Parquet files at `archive`.
-
-        Everything that can be asked for since `older_than` ago stays: a timedelta, text such as
-        '30 days', or a datetime; by default the table's `delta.logRetentionDuration`. So do
-        versions that are not published. Nothing is deleted before the archive is complete.
-        With `dry_run` nothing is written: the result says what would go. With `spark`, a Spark
-        session, its executors write the archive.
-        """
-        from deltalakedb.retention.expire import expire_table
-
-        require_flag("dry_run", dry_run)
-        optional_session("spark", spark)
-        place = None if archive is None else self.open_storage(archive)
-        write_parts = None
-        if spark is not None and place is not None:
-            write_parts = _on_spark().spark_parts(spark, place.location, self.storage_options)
-        return expire_table(
-            self.store,
-            self._record(name),
-            older_than=older_than,
-            archive=place,
-            dry_run=dry_run,
-            write_parts=write_parts,
+        """Move old versions of a table out of the catalog; see `Table.expire`."""
+        return self.table(name).expire(
+            older_than=older_than, archive=archive, dry_run=dry_run, spark=spark
         )
 
     def restore_expired(self, name: str, archive: str) -> Restored:
-        """Bring expired versions back from `archive`: the location given to `expire`.
-
-        All that follow on the oldest version of the table come back; with the folder of one run
-        only that one. Archives are read, not changed.
-        """
-        from deltalakedb.retention.restore import restore_expired
-
-        return restore_expired(self.store, self._record(name), self.open_storage(archive))
-
-    def _record(self, name: str) -> TableRecord:
-        with self.store.read() as session:
-            return self._find(session, name)
+        """Bring expired versions of a table back; see `Table.restore_expired`."""
+        return self.table(name).restore_expired(archive)
 
     def _find(self, session: Session, name: object) -> TableRecord:
         return find_table(self.store, session, name)
@@ -623,28 +528,24 @@ class Lake:
         """
         require_session("spark", spark)
         require_text("query", query)
-        return _on_spark().sql(spark, self, query)
+        return on_spark().sql(spark, self, query)
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self) -> Iterator[Transaction[TransactionTable]]:
         """Change any number of tables, all or nothing, when the block ends without an error.
 
         It sees all of them at one instant; what it reads of them must not be changed meanwhile.
         """
-        transaction = Transaction(self.store, self._committer, self.mirror, self._find)
+        transaction = self._begin()
         try:
             yield transaction
         except BaseException:
             transaction.discard()
             raise
-        try:
-            transaction.commit()
-        except CommitOutcomeUnknownError:
-            raise
-        except DeltaLakeDbError:
-            # Any other interruption may come after the commit, whose files these are then.
-            transaction.discard()
-            raise
+        transaction.commit()
+
+    def _begin(self) -> Transaction[TransactionTable]:
+        return Transaction(self.store, self._committer, self._find, TransactionTable)
 
     def snapshot(self, names: Iterable[str]) -> AbstractContextManager[dict[str, Snapshot]]:
         """Tables as they were at one instant, by name."""
@@ -669,8 +570,3 @@ def open_lakes() -> list[Lake]:
     """The lakes that this process has opened and not closed."""
     with _opening.lock:
         return [lake for lake in _opened if not lake.closed]
-
-
-def _on_spark() -> Any:
-    """The functions of `deltalakedb.spark`: a room above this one, loaded when it is called."""
-    return extension("pyspark")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions.properties import CONSTRAINT_PREFIX
 from deltalakedb.arguments import (
+    optional_session,
     optional_texts,
     require_flag,
+    require_flags,
+    require_function,
     require_names,
     require_text,
     require_texts,
@@ -19,38 +23,50 @@ from deltalakedb.errors import (
     CommitConflictError,
     ConfigurationError,
     CorruptCatalogError,
+    DeltaLakeDbError,
     Fix,
     InvalidArgumentError,
+    Option,
 )
-from deltalakedb.mirror.clock_check import check_ahead
+from deltalakedb.extensions import extension
 from deltalakedb.operations import alter
-from deltalakedb.operations.append import Written, check_write, write_append
+from deltalakedb.operations.append import append, check_write
 from deltalakedb.operations.drop_features import drop_feature
-from deltalakedb.operations.overwrite import write_overwrite
+from deltalakedb.operations.overwrite import overwrite
 from deltalakedb.operations.replace import replacement
 from deltalakedb.snapshot import Snapshot
 from deltalakedb.snapshot.cache import SnapshotCache
-from deltalakedb.snapshot.listing import NO_LIMIT, needed_files
+from deltalakedb.snapshot.listing import NO_LIMIT
 from deltalakedb.snapshot.page_builder import after_commit
 from deltalakedb.snapshot.resolve import check_version, resolve, to_milliseconds
 from deltalakedb.snapshot.snapshot import snapshot_of
 from deltalakedb.staging.constraints import check_rows
-from deltalakedb.storage import root_locations
-from deltalakedb.store.mirror import mirror_table
+from deltalakedb.storage import normalise_location, open_storage, root_locations
 from deltalakedb.store.relations import LIVE
 from deltalakedb.store.versions import Known, find_history, stream_history
 from deltalakedb.telemetry import span
-from deltalakedb.transaction.open import AnyAction, OpenChange, plain_change
+from deltalakedb.transaction.commit import AnyAction, commit_of
 from deltalakedb.transaction.state import TableState, state_at, state_of
 
 if TYPE_CHECKING:
     from deltalakedb.actions import Action
+    from deltalakedb.importing.adopt import Adopted
+    from deltalakedb.mirror.export import Exported
     from deltalakedb.mirror.mirror import Mirror
+    from deltalakedb.mirror.repair import Repair
+    from deltalakedb.mirror.verification import Verification
+    from deltalakedb.operations.compact import Compaction, Run
+    from deltalakedb.operations.restore import Restore
+    from deltalakedb.operations.symlink_manifest import Manifests
+    from deltalakedb.operations.vacuum import Vacuum
+    from deltalakedb.progress import Progress
+    from deltalakedb.retention.expire import Expired, OlderThan
+    from deltalakedb.retention.restore import Restored
     from deltalakedb.snapshot.cache import CachedSnapshot
     from deltalakedb.storage import Storage
     from deltalakedb.store import Store, TableRecord, VersionRecord
     from deltalakedb.transaction.attempt import ReadSet
-    from deltalakedb.transaction.change import AppTxn, Change, Committed
+    from deltalakedb.transaction.commit import AppTxn, Commit, Committed
     from deltalakedb.transaction.committer import Committer
 
 
@@ -135,21 +151,9 @@ class Table:
             check_version(self._store, self._record, version)
         return found
 
-    def has_drifted(self) -> bool:
-        """Whether publishing has met a commit in `_delta_log` that somebody else has written."""
-        with self._store.read() as session:
-            return mirror_table(session, self.table_id).drift is not None
-
     def now_ms(self) -> int:
         """The time by the clock of the catalog's writers, in milliseconds."""
         return self._store.clock.now_ms()
-
-    def check_ahead(self, storage: Storage, now_ms: int, *, newest: int) -> None:
-        """Raise ClockError where a time is ahead of the clock of the table's object store.
-
-        Whatever is deleted by its age is deleted after this; `newest` is the time of an object.
-        """
-        check_ahead(self._store, storage, now_ms, newest=newest)
 
     def refresh(self) -> int:
         """Look at the newest version; which one it is."""
@@ -242,20 +246,6 @@ class Table:
 
         return stream()
 
-    def needed_files(self, since_ms: int) -> Iterator[tuple[str, str | None]]:
-        """Paths of all files that the versions since a time need, with their deletion vectors."""
-        return needed_files(self._store, self._record, since_ms)
-
-    def other_tables(self) -> list[Table]:
-        """Every other table of the catalog, by name."""
-        with self._store.read() as session:
-            records = self._store.tables(session)
-        return [
-            Table(self._store, self._committer, self._mirror, record)
-            for record in records
-            if record.table_id != self.table_id
-        ]
-
     def commit(
         self,
         actions: Iterable[AnyAction],
@@ -286,43 +276,29 @@ class Table:
         back to an earlier version.
         """
         require_flag("replaces_all", replaces_all)
-        if (
-            operation_parameters is None
-            and operation_metrics is None
-            and expected_version is None
-            and app_txn is None
-            and read is None
-            and enforced == ()
-            and not replaces_all
-        ):
-            return self.commit_change(
-                plain_change(self._record, self._started_from(base), actions, operation)
+        state = self._started_from(base)
+        if base is not None and expected_version not in (None, state.version):
+            raise ConfigurationError(
+                f"The commit is based on version {state.version}, and expects version "
+                f"{expected_version}",
+                fix="Pass one of the two",
             )
-        gathered = OpenChange(self._record, self._started_from(base))
-        gathered.add(
+        commit = commit_of(
+            self._record,
+            state,
             actions,
             operation=operation,
             parameters=operation_parameters,
             metrics=operation_metrics,
-        )
-        gathered.depend(
             read=read,
             expected_version=expected_version,
             enforced=enforced,
             replaces_all=replaces_all,
         )
-        if base is not None and expected_version not in (None, gathered.base.version):
-            raise ConfigurationError(
-                f"The commit is based on version {gathered.base.version}, and expects version "
-                f"{expected_version}",
-                fix="Pass one of the two",
-            )
-        if expected_version is not None and expected_version > gathered.base.version:
-            # Whoever names a later version has seen it, even if not through this handle.
-            gathered.base = self._newest()
-        if app_txn is not None:
-            gathered.use_app_txn(app_txn, self._store.clock.now_ms())
-        return self.commit_change(gathered.change())
+        if expected_version is not None and expected_version > state.version:
+            # A caller that names a later version has seen it, even if not through this handle.
+            commit = dataclasses.replace(commit, base=self._newest())
+        return self.submit(commit.with_app_txn(app_txn, self._store.clock.now_ms()))
 
     def append(
         self,
@@ -340,7 +316,7 @@ class Table:
         the rows are added at most once. `user_metadata` is a note in the history.
         """
         check_write(app_txn=app_txn, user_metadata=user_metadata)
-        written = write_append(
+        commit = append(
             self._record,
             self._base(),
             data,
@@ -348,8 +324,9 @@ class Table:
             merge_schema=merge_schema,
             target_bytes=target_bytes,
         )
+        noted = commit.with_note(user_metadata)
         try:
-            return self.commit_written(written.with_user_metadata(user_metadata), app_txn)
+            return self.submit(noted.with_app_txn(app_txn, self._store.clock.now_ms()))
         except CommitConflictError:
             # Tried again, the rows are planned for the table as it is then.
             self._state = None
@@ -376,42 +353,20 @@ class Table:
         partitions too.
         """
         check_write(app_txn=app_txn, user_metadata=user_metadata)
-        written = write_overwrite(
+        now = self._store.clock.now_ms()
+        commit = overwrite(
             self.snapshot(),
             data,
             where=where,
             storage_options=self._store.storage_options,
-            now=self._store.clock.now_ms(),
+            now=now,
             merge_schema=merge_schema,
             overwrite_schema=overwrite_schema,
             partition_by=partition_by,
             dynamic=dynamic,
             target_bytes=target_bytes,
         )
-        return self.commit_written(written.with_user_metadata(user_metadata), app_txn)
-
-    def commit_written(self, written: Written, app_txn: AppTxn | None = None) -> Committed:
-        """Commit what has been staged, from the version that it was planned from.
-
-        It is deleted again where that is refused.
-        """
-        assert written.base is not None  # noqa: S101 - only what creates a table has none
-        committed: Committed = written.committed_by(
-            lambda: self.commit(
-                written.actions,
-                operation=written.operation,
-                operation_parameters=written.parameters,
-                operation_metrics=written.metrics,
-                app_txn=app_txn,
-                read=written.read,
-                enforced=written.enforced,
-                replaces_all=written.replaces_all,
-                base=written.base,
-            )
-        )
-        if committed.already_committed:
-            written.undo()
-        return committed
+        return self.submit(commit.with_note(user_metadata).with_app_txn(app_txn, now))
 
     def set_properties(self, properties: Mapping[str, str]) -> Committed:
         """Set table properties; the protocol is upgraded where one of them needs it.
@@ -435,18 +390,18 @@ class Table:
         )
         if now is not None:
             check_rows(now, constraints)
-        return self.commit_change(change)
+        return self.submit(change)
 
     def unset_properties(self, names: Iterable[str], *, if_exists: bool = False) -> Committed:
         """Remove table properties."""
         require_flag("if_exists", if_exists)
-        return self.commit_change(
+        return self.submit(
             alter.unset_properties(self._record, self._base(), names, if_exists=if_exists)
         )
 
     def add_columns(self, columns: Any) -> Committed:
         """Add nullable columns at the end: a pyarrow.Schema, Spark StructType or Delta JSON."""
-        return self.commit_change(alter.add_columns(self._record, self._base(), columns))
+        return self.submit(alter.add_columns(self._record, self._base(), columns))
 
     def cluster_by(self, columns: Sequence[str]) -> Committed:
         """Cluster the table by other columns from now on, or by none: `[]`.
@@ -455,14 +410,14 @@ class Table:
         """
         names = require_names("columns", columns)
         now = self.snapshot()
-        return self.commit_change(
+        return self.submit(
             alter.cluster_by(self._record, state_of(now), names, now.domain_metadata)
         )
 
     def upgrade_protocol(self, *features: str) -> Committed:
         """Add table features to the protocol."""
         require_texts("features", features)
-        return self.commit_change(alter.upgrade_protocol(self._record, self._base(), features))
+        return self.submit(alter.upgrade_protocol(self._record, self._base(), features))
 
     def drop_feature(self, name: str) -> Committed:
         """Take a feature that nothing of the table uses out of its protocol.
@@ -471,9 +426,7 @@ class Table:
         """
         require_text("name", name)
         now = self.snapshot()
-        return self.commit_change(
-            drop_feature(self._record, state_of(now), now.domain_metadata, name)
-        )
+        return self.submit(drop_feature(self._record, state_of(now), now.domain_metadata, name))
 
     def replace(
         self,
@@ -490,7 +443,7 @@ class Table:
         Name, location and history stay, so older versions can be read and restored.
         """
         require_text("operation", operation)
-        return self.commit_change(
+        return self.submit(
             replacement(
                 self.snapshot(),
                 schema,
@@ -505,7 +458,7 @@ class Table:
 
     def rename(self, name: str) -> Committed:
         """Give the table another name."""
-        committed = self.commit_change(alter.rename(self._record, self._base(), name))
+        committed = self.submit(alter.rename(self._record, self._base(), name))
         with self._store.read() as session:
             record = self._store.table_by_name(session, name)
         if record is None:
@@ -516,15 +469,239 @@ class Table:
         self._record = record
         return committed
 
-    def commit_change(self, change: Change) -> Committed:
-        """Commit a change of this table, that which creates it included."""
-        with self._mirror.committing([(self._record, change.base and change.base.version)]):
-            (outcome,) = self._committer.commit([change])
-        self._state = state = outcome.state
-        self._mirror.after_commit([self._record])
+    # --- maintenance ----------------------------------------------------------------------
+
+    def optimize(
+        self,
+        *,
+        where: str | None = None,
+        target_bytes: int | None = None,
+        run: Run | None = None,
+        progress: Progress | None = None,
+    ) -> Compaction:
+        """Rewrite small files as large ones, in the partitions for which `where` is true.
+
+        New files have about `target_bytes` (1 GB); files of that size stay as they are. `run`
+        rewrites groups of files elsewhere than in this process. `progress` is called with the
+        number of groups rewritten so far, and of all.
+        """
+        from deltalakedb.operations.compact import compact
+
+        commit, result = compact(
+            self.snapshot(),
+            self._store.clock,
+            where=where,
+            target_bytes=target_bytes,
+            run=run,
+            progress=progress,
+        )
+        if commit is None:
+            return result
+        return dataclasses.replace(result, version=int(self.submit(commit)))
+
+    def vacuum(
+        self,
+        *,
+        retention_hours: float | None = None,
+        dry_run: bool = False,
+        allow_short_retention: bool = False,
+        progress: Progress | None = None,
+    ) -> Vacuum:
+        """Delete data files that no version of the last `retention_hours` needs.
+
+        The default is the table's `delta.deletedFileRetentionDuration`, a week unless it is set. A
+        shorter retention is refused without `allow_short_retention`: readers of older versions, and
+        writers that have not committed yet, would lose their files. With `dry_run` nothing is
+        deleted. `progress` is called with the number of files deleted so far, and of all; one with
+        a method `phase` hears of the steps before it, too (see `deltalakedb.progress`).
+        """
+        from deltalakedb.operations.vacuum import vacuum
+
+        return vacuum(
+            self._store,
+            self.snapshot(),
+            retention_hours=retention_hours,
+            dry_run=dry_run,
+            allow_short_retention=allow_short_retention,
+            progress=progress,
+        )
+
+    def restore(
+        self, *, version: int | None = None, timestamp: datetime | str | None = None
+    ) -> Restore:
+        """Commit a version that equals the table at `version` or `timestamp`.
+
+        A conflict is raised if another writer commits meanwhile. Files of the old version that
+        vacuum has deleted are an error, before anything is committed.
+        """
+        from deltalakedb.operations.restore import restore
+
+        if (version is None) == (timestamp is None):
+            raise ConfigurationError(
+                "A restore needs a version or a timestamp, and not both",
+                fix=f"Pass {Option('version', 3)}, or "
+                f"{Option('timestamp', '2026-11-01T00:00:00Z')}",
+            )
+        now, then = self.snapshot(), self.snapshot(version, timestamp=timestamp)
+        commit, result = restore(now, then, timestamp=timestamp, moment=self.now_ms())
+        if commit is None:
+            return result
+        return dataclasses.replace(result, version=int(self.submit(commit)))
+
+    def symlink_manifests(self) -> Manifests:
+        """Write manifests of the newest version, for Presto, Athena and Hive."""
+        from deltalakedb.operations.symlink_manifest import symlink_manifests
+
+        return symlink_manifests(self.snapshot())
+
+    def export(
+        self,
+        *,
+        drop_features: bool = True,
+        verify: bool = True,
+        progress: Progress | None = None,
+    ) -> Exported:
+        """Unregister the table, and leave an ordinary Delta table that any engine may write to.
+
+        Everything is published, compared with the log (unless `verify` is False) and checkpointed;
+        nothing is deleted. Features that the table does not need, in-commit timestamps first, are
+        dropped in a last commit, unless `drop_features` is False. An obstacle is a MirrorError, and
+        the table stays. Calling `lake.export` again completes an export that was interrupted.
+        `import_table` takes the table back, with all its versions.
+        """
+        from deltalakedb.operations.export import export_table
+
+        require_flags(drop_features=drop_features, verify=verify)
+        require_function("progress", progress)
+        self._mirror.drain()
+        return export_table(
+            self._store,
+            self._committer,
+            self._record,
+            drop_features=drop_features,
+            verify=verify,
+            progress=progress,
+        )
+
+    # --- the log against the catalog ------------------------------------------------------
+
+    def verify(self, *, spark: Any = None, progress: Progress | None = None) -> Verification:
+        """Compare the table with its `_delta_log`: digests of all commits, states, checkpoints.
+
+        Nothing is changed, and other processes may go on. The result lists everything that was
+        compared and every difference, by version and object; `ok` is the short answer. `progress`
+        is called with the number of versions compared so far, and of all; one with a method
+        `phase` hears of everything else that is compared, too (`deltalakedb.progress`). With a
+        Spark session its executors read the log of a huge table; the result is the same.
+        """
+        from deltalakedb.mirror.log_reader import LogReader
+        from deltalakedb.mirror.verify import verify_table
+
+        optional_session("spark", spark)
+        require_function("progress", progress)
+        open_reader = LogReader
+        if spark is not None:
+            open_reader = on_spark().log_reader(spark, self.location, self._store.storage_options)
+        return verify_table(
+            self._store, self._storage(), self._record, progress=progress, open_reader=open_reader
+        )
+
+    def repair(self, *, dry_run: bool = False, progress: Progress | None = None) -> Repair:
+        """Verify the table, and repair every difference that can be repaired safely.
+
+        - Missing commit files are written from the ledger, byte for byte. Those that a power cut
+          has shortened on a local disk are completed.
+        - Checkpoints, checksums and `_last_checkpoint` are written anew.
+        - dl_active_files is rebuilt.
+        - Foreign commits are not touched: see `adopt`.
+
+        With `dry_run` nothing is written. `progress` is called as by `verify`.
+        """
+        from deltalakedb.mirror.repair import repair_table
+
+        require_flag("dry_run", dry_run)
+        require_function("progress", progress)
+        return repair_table(
+            self._store, self._storage(), self._record, dry_run=dry_run, progress=progress
+        )
+
+    def adopt(self) -> Adopted:
+        """Make commits that another writer put into `_delta_log` versions of the catalog.
+
+        They are adopted if they apply cleanly: they follow the newest version, no version of ours
+        waits to be published, and each keeps the rules. Otherwise nothing is changed, and
+        AdoptionRefusedError says why. The files stay as they are.
+        """
+        from deltalakedb.importing.adopt import adopt
+
+        adopted, state = adopt(self._store, self._storage(), self._record)
         if state is not None:
-            after_commit(self._store, self._record, state.version, state.counts)
-        return outcome.committed
+            after_commit(self._store, [(self._record, state)])
+        return adopted
+
+    # --- old versions ---------------------------------------------------------------------
+
+    def expire(
+        self,
+        *,
+        older_than: OlderThan = None,
+        archive: str | None = None,
+        dry_run: bool = False,
+        spark: Any = None,
+    ) -> Expired:
+        """Move old versions out of the catalog, into Parquet files at `archive`.
+
+        Versions since `older_than` ago stay: a timedelta, text such as '30 days', or a datetime;
+        by default the table's `delta.logRetentionDuration`. So do versions that are not published.
+        Nothing is deleted before the archive is complete. With `dry_run` nothing is written: the
+        result lists the versions. With a Spark session its executors write the archive.
+        """
+        from deltalakedb.retention.expire import expire_table
+
+        require_flag("dry_run", dry_run)
+        optional_session("spark", spark)
+        options = self._store.storage_options
+        place = None if archive is None else open_storage(normalise_location(archive), options)
+        write_parts = None
+        if spark is not None and place is not None:
+            write_parts = on_spark().spark_parts(spark, place.location, options)
+        return expire_table(
+            self._store,
+            self._record,
+            older_than=older_than,
+            archive=place,
+            dry_run=dry_run,
+            write_parts=write_parts,
+        )
+
+    def restore_expired(self, archive: str) -> Restored:
+        """Bring expired versions back from `archive`: the location that `expire` wrote to.
+
+        All that precede the oldest version of the table come back; with the folder of one run only
+        those of that run. Archives are read, not changed.
+        """
+        from deltalakedb.retention.restore import restore_expired
+
+        place = open_storage(normalise_location(archive), self._store.storage_options)
+        return restore_expired(self._store, self._record, place)
+
+    # --- committing -----------------------------------------------------------------------
+
+    def submit(self, commit: Commit) -> Committed:
+        """Commit what an operation has made, a commit that creates the table included."""
+        try:
+            (committed,) = self._committer.commit([commit])
+        except DeltaLakeDbError:
+            raise
+        except BaseException:
+            # It may have happened: new work looks at the newest version.
+            self._state = None
+            raise
+        self._state = committed.state
+        return committed
+
+    def _storage(self) -> Storage:
+        return open_storage(self.location, self._store.storage_options)
 
     def _base(self) -> TableState:
         """The version this handle last saw; asked once for each piece of work."""
@@ -547,3 +724,8 @@ class Table:
                 fix="Pass what table.snapshot() of the same table gave",
             )
         return state
+
+
+def on_spark() -> Any:
+    """The functions of `deltalakedb.spark`: a room above this one, loaded when it is called."""
+    return extension("pyspark")

@@ -13,8 +13,7 @@ from concurrency.checker import KEY_PARAMETER, KEY_PROPERTY
 from concurrency.journal import Journal, Part
 from concurrency.workload import SCHEMA, acknowledge, add, remove, transfer_path
 from deltalakedb.lake import Lake
-from deltalakedb.transaction.change import Committed
-from deltalakedb.transaction.committer import Committer
+from deltalakedb.transaction.commit import Committed
 
 from support.kill_points import KillPoints
 
@@ -132,7 +131,7 @@ def commit_and_die(job: Mapping[str, Any]) -> None:
     journal = Path(job["journal"])
     points = KillPoints(job["at"], Path(job["labels"]))
     with Lake.connect(job["url"], mirror="worker") as lake:
-        lake._committer = Committer(lake.store, step=partial(_step, points))
+        lake._committer._step = partial(_step, points)
         points.watch_statements(lake.store.dialect.engine)
         dying = Dying(lake, Journal(journal), journal.stem, points)
         dying.survive()

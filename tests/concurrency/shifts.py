@@ -17,8 +17,8 @@ from deltalakedb.actions import Action
 from deltalakedb.errors import DeltaLakeDbError
 from deltalakedb.lake import Lake
 from deltalakedb.snapshot import Snapshot
-from deltalakedb.transaction.change import Committed
-from deltalakedb.transaction.transaction import TransactionTable
+from deltalakedb.transaction.commit import Committed
+from deltalakedb.transaction_table import TransactionTable
 
 SHIFTS = ("early", "late", "night")
 MOST = 4

@@ -21,6 +21,7 @@ from deltalakedb.lake import Lake
 from deltalakedb.store.url import Engine
 from deltalakedb.transaction.committer import Committer
 from deltalakedb.transaction.transaction import Transaction
+from deltalakedb.transaction_table import TransactionTable
 
 LEVELS = ("Serializable", "WriteSerializable")
 PEOPLE = 4
@@ -198,7 +199,7 @@ def crosswise(lake: Lake, journal: Journal, name: str) -> None:
     """Two transactions, each of which looks at the table that the other one adds to."""
     commits: list[Callable[[], Mapping[str, object]]] = []
     for key, there, here in ((f"{name}-1", *SHIFTS[:2]), (f"{name}-2", *SHIFTS[1::-1])):
-        tx = Transaction(lake.store, lake._committer, lake.mirror, lake._find)
+        tx = lake._begin()
         seen = tx.table(there).snapshot()
         journal.saw(key, {there: Sight(seen.version, frozenset(seen.files()["path"].to_pylist()))})
         added = f"p=noise/{key}"
@@ -209,7 +210,7 @@ def crosswise(lake: Lake, journal: Journal, name: str) -> None:
 
 
 def committed(
-    tx: Transaction, journal: Journal, key: str, parts: Mapping[str, Part]
+    tx: Transaction[TransactionTable], journal: Journal, key: str, parts: Mapping[str, Part]
 ) -> Mapping[str, object]:
     journal.trying(key, "shift", parts)
     try:

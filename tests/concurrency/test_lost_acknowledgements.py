@@ -21,7 +21,6 @@ from deltalakedb.errors import (
     TableExistsError,
 )
 from deltalakedb.lake import Lake
-from deltalakedb.transaction.committer import Committer
 from deltalakedb.transaction.retry import RetryPolicy
 
 from support.postgres_server import PostgresServer
@@ -51,7 +50,8 @@ class Scene:
 
     def step(self, step: Callable[[str], None], policy: RetryPolicy | None = None) -> None:
         """Have the client call `step` between the steps of its commits."""
-        self.far._committer = Committer(self.far.store, step=step, policy=policy)
+        self.far._committer._step = step
+        self.far._committer._policy = policy or RetryPolicy()
 
     def cut(self, cut: Cut, *, before_retry: Callable[[], None] = lambda: None) -> None:
         """Cut the next commit; what is late arrives while it is being tried again."""
@@ -260,7 +260,8 @@ def test_an_old_try_that_holds_the_head_for_too_long_leaves_the_outcome_unknown(
     """The server has not noticed that the connection is gone; the COMMIT comes after all."""
     with Lake.connect(scene.far_url.replace("timeout=20", "timeout=0.2"), mirror="worker") as lake:
         step = scene.proxy.at_commit(Cut.LATE)
-        lake._committer = Committer(lake.store, step=step, policy=IMPATIENT)
+        lake._committer._step = step
+        lake._committer._policy = IMPATIENT
         table = lake.table("a")
         assert table.version == 1
         scene.journal.trying("cut", "append", {"a": Part(("p=0/cut",))})

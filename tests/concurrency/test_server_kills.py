@@ -18,7 +18,7 @@ from concurrency.jobs import PATIENT
 from concurrency.journal import Journal, Outcome, Part
 from concurrency.workload import acknowledge, add, transfer_path
 from deltalakedb.lake import Lake
-from deltalakedb.transaction.change import Committed
+from deltalakedb.transaction.commit import Committed
 
 from support.postgres_server import PostgresServer
 

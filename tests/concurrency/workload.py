@@ -9,7 +9,7 @@ from concurrency.checker import KEY_PARAMETER
 from concurrency.journal import Journal, Outcome, Part
 from deltalakedb.actions import AddFile, RemoveFile
 from deltalakedb.lake import Lake
-from deltalakedb.transaction.change import Committed
+from deltalakedb.transaction.commit import Committed
 
 TABLES = ("a", "b", "c")
 QUIET_TABLES = ("a", "b")

@@ -28,8 +28,9 @@ from deltalakedb.errors import (
 from deltalakedb.lake import Lake
 from deltalakedb.table import Table
 from deltalakedb.transaction.attempt import ReadSet
-from deltalakedb.transaction.change import Committed
+from deltalakedb.transaction.commit import Committed
 from deltalakedb.transaction.transaction import Transaction
+from deltalakedb.transaction_table import TransactionTable
 
 Results = Mapping[str, Committed]
 Stop = Callable[[], bool]
@@ -332,7 +333,7 @@ class Writer:
             self._announce(key, "take back", {name: Part((), (path,)) for name in names})
         return tx.results
 
-    def _looked(self, tx: Transaction, key: str, name: str) -> list[str]:
+    def _looked(self, tx: Transaction[TransactionTable], key: str, name: str) -> list[str]:
         """The files of a table as a transaction sees it; journalled, since it depends on them."""
         snapshot = tx.table(name).snapshot()
         paths: list[str] = snapshot.files()["path"].to_pylist()

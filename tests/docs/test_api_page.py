@@ -44,7 +44,7 @@ OTHERS = {
     "None",
     "Self",
 }
-INTERNAL = {"Storage", "TableRecord", "TableState", "Action"}
+INTERNAL = {"Handle", "Storage", "TableRecord", "TableState", "Action"}
 
 
 def _object(path: str) -> Any:

@@ -14,7 +14,6 @@ from typing import Any
 import deltalakedb
 from deltalakedb.errors import DeltaLakeDbError
 from deltalakedb.mirror.worker import Worker
-from deltalakedb.operations.vacuum import vacuum
 
 
 def attempt(what: Callable[[], Any]) -> Any:
@@ -32,7 +31,7 @@ def main(url: str, archive: str) -> None:
         table = lake.table("busy")
         told = {
             "commits": [attempt(lambda: table.append([{"id": 1}]).timestamp) for _ in range(4)],
-            "vacuum": attempt(lambda: vacuum(table).files),
+            "vacuum": attempt(lambda: table.vacuum().files),
             "expire": attempt(
                 lambda: lake.expire("busy", archive=archive, older_than=timedelta(1)).versions
             ),

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import deltalakedb
-from deltalakedb.operations.vacuum import vacuum
 from deltalakedb.store import Store
 from deltalakedb.store.arrow import FileQuery
 from deltalakedb.store.url import Engine
@@ -234,7 +233,7 @@ def interrupt_at_random(url: str, folder: Path, *, interrupts: int, seed: int) -
     with deltalakedb.connect(url) as lake:
         table = lake.table("t")
         rows = table.snapshot().to_arrow().num_rows
-        vacuum(table, retention_hours=0, allow_short_retention=True)
+        table.vacuum(retention_hours=0, allow_short_retention=True)
         live = table.snapshot().files()["path"].to_pylist()
         assert sorted(live) == sorted(path.name for path in folder.glob("*.parquet"))
         assert table.snapshot().to_arrow().num_rows == rows

@@ -130,7 +130,7 @@ def test_changes_of_the_table_itself_are_adopted(queued: Lake, table: Table) -> 
     assert [field.name for field in snapshot.schema.fields] == ["id", "day", "price"]
     assert snapshot.properties["owner"] == "ann"
     assert snapshot.app_transactions == {"theirs": 4}
-    record = queued._record(table.name)
+    record = queued.table(table.name).record
     assert (record.protocol_min_writer, record.properties["owner"]) == (7, "ann")
     with queued.store.read() as session:
         assert queued.store.check_active_files(session, table.table_id) == []

@@ -10,9 +10,6 @@ from deltalakedb.clock import ManualClock
 from deltalakedb.errors import ConfigurationError, TableExistsError, VersionNotFoundError
 from deltalakedb.lake import Lake
 from deltalakedb.operations.alter import ROW_COLUMNS
-from deltalakedb.operations.compact import compact
-from deltalakedb.operations.restore import restore
-from deltalakedb.operations.vacuum import vacuum
 from deltalakedb.table import Table
 
 
@@ -61,8 +58,8 @@ def test_a_clone_goes_its_own_way(lake: Lake, source: Table, tmp_path: Path) -> 
     made.overwrite(pa.table({"id": [5], "part": ["a/b"]}), where="part = 'a/b'")
     source.append(pa.table({"id": [6], "part": ["b"]}))
     assert (ids(made), ids(source)) == ([2, 4, 5], [1, 2, 3, 6])
-    compact(made)
-    restore(made, version=0)
+    made.optimize()
+    made.restore(version=0)
     assert ids(made) == [1, 2, 3]
 
 
@@ -88,7 +85,7 @@ def test_vacuum_of_a_clone_leaves_the_source_alone(
     made.overwrite(pa.table({"id": [5], "part": ["b"]}))
     before = sorted((tmp_path / "a source%").rglob("*"))
     let_pass(clock)
-    done = vacuum(made, retention_hours=0, allow_short_retention=True)
+    done = made.vacuum(retention_hours=0, allow_short_retention=True)
     assert sorted((tmp_path / "a source%").rglob("*")) == before
     assert ids(source) == [1, 2, 3]
     assert done.files == 1
@@ -107,7 +104,7 @@ def test_files_that_come_home_through_a_clone_stay(
     assert ids(source) == [1, 2, 3]
     assert source.snapshot().properties["owner"] == "you"
     let_pass(clock)
-    assert vacuum(source, retention_hours=0, allow_short_retention=True).files == 0
+    assert source.vacuum(retention_hours=0, allow_short_retention=True).files == 0
     assert ids(source) == [1, 2, 3]
 
 

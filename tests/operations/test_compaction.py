@@ -13,7 +13,7 @@ from deltalakedb.errors import (
     UnsupportedFeatureError,
 )
 from deltalakedb.lake import Lake
-from deltalakedb.operations.compact import Bin, compact, run_here
+from deltalakedb.operations.compact import Bin, run_here
 from deltalakedb.table import Table
 
 
@@ -36,7 +36,7 @@ def rows(table: Table) -> list[tuple[int, str | None]]:
 def test_each_partition_becomes_one_file(table: Table) -> None:
     before = rows(table)
     told: list[tuple[int, int]] = []
-    done = compact(table, progress=lambda done, all_: told.append((done, all_)))
+    done = table.optimize(progress=lambda done, all_: told.append((done, all_)))
     assert (done.version, done.files_removed, done.files_added, done.partitions) == (4, 6, 2, 2)
     assert told == [(1, 2), (2, 2)]
     assert rows(table) == before
@@ -48,18 +48,18 @@ def test_each_partition_becomes_one_file(table: Table) -> None:
     assert newest.commit_info is not None
     assert newest.commit_info.operation == "OPTIMIZE"
     # There is nothing left to do, and that is no version.
-    assert compact(table).version is None
+    assert table.optimize().version is None
     assert rows(table) == before
 
 
 def test_only_some_partitions_and_only_so_large(table: Table) -> None:
-    done = compact(table, where="part IS NULL")
+    done = table.optimize(where="part IS NULL")
     assert (done.files_removed, done.files_added) == (3, 1)
-    assert compact(table, target_bytes=10).version is None
+    assert table.optimize(target_bytes=10).version is None
     with pytest.raises(ConfigurationError, match="partitions alone"):
-        compact(table, where="id = 1")
+        table.optimize(where="id = 1")
     with pytest.raises(ConfigurationError, match="no whole number"):
-        compact(table, target_bytes=0)
+        table.optimize(target_bytes=0)
 
 
 def test_appends_meanwhile_are_not_in_the_way_and_removals_are(lake: Lake, table: Table) -> None:
@@ -70,7 +70,7 @@ def test_appends_meanwhile_are_not_in_the_way_and_removals_are(lake: Lake, table
         other.append(pa.table({"id": [7], "part": ["a"]}))
         return made
 
-    assert compact(table, run=run_and_append).version == 5
+    assert table.optimize(run=run_and_append).version == 5
     assert len(rows(table)) == 7
 
     def run_and_remove(bins: Sequence[Bin]) -> list[list[AddFile]]:
@@ -81,7 +81,7 @@ def test_appends_meanwhile_are_not_in_the_way_and_removals_are(lake: Lake, table
 
     folder = Path(table.location.removeprefix("file://"))
     with pytest.raises(CommitConflictError):
-        compact(table, run=run_and_remove)
+        table.optimize(run=run_and_remove)
     assert (9, "a") in rows(table)
     assert (7, "a") not in rows(table)
     # What was written in vain is gone again: three of the first, six of before, two and one.
@@ -97,7 +97,7 @@ def test_a_run_that_fails_leaves_nothing(table: Table) -> None:
 
     folder = Path(table.location.removeprefix("file://"))
     with pytest.raises(RuntimeError):
-        compact(table, run=run_and_fail)
+        table.optimize(run=run_and_fail)
     assert table.snapshot().version == 3
     assert len(list(folder.rglob("*.parquet"))) == 7
 
@@ -110,4 +110,4 @@ def test_tables_that_track_rows_are_left_alone(lake: Lake, tmp_path: Path) -> No
         properties={"delta.enableRowTracking": "true"},
     )
     with pytest.raises(UnsupportedFeatureError, match="tracks rows"):
-        compact(table)
+        table.optimize()

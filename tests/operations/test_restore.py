@@ -10,7 +10,6 @@ import pytest
 from deltalakedb.errors import ConfigurationError, DataFileMissingError, VersionNotFoundError
 from deltalakedb.lake import Lake
 from deltalakedb.operations.append import add_of, remove_of, rows_of_files
-from deltalakedb.operations.restore import restore
 from deltalakedb.reading.deletion_vectors import write_vectors
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.staging.sinks import Sinks
@@ -33,17 +32,17 @@ def ids(table: Table, version: int | None = None) -> list[int]:
 
 
 def test_rows_and_columns_come_back_and_history_stays(table: Table) -> None:
-    done = restore(table, version=2)
+    done = table.restore(version=2)
     assert (done.version, done.restored, done.files_restored, done.files_removed) == (4, 2, 2, 1)
     assert ids(table) == [1, 2, 3]
     assert table.snapshot().schema.names == ("id",)
     assert [ids(table, version) for version in range(1, 4)] == [[1, 2], [1, 2, 3], [4]]
-    assert restore(table, version=3).version == 5
+    assert table.restore(version=3).version == 5
     assert table.snapshot().to_arrow().to_pylist() == [{"id": 4, "word": "x"}]
     assert table.history(1)[0].commit_info.operation == "RESTORE"  # type: ignore[union-attr]
     # To where it is already: nothing to do, and no version.
-    assert restore(table, version=5).version is None
-    assert restore(table, timestamp=table.snapshot(1).timestamp).restored == 1
+    assert table.restore(version=5).version is None
+    assert table.restore(timestamp=table.snapshot(1).timestamp).restored == 1
     assert ids(table) == [1, 2]
 
 
@@ -53,16 +52,16 @@ def test_files_that_are_gone_are_told_before_anything_happens(table: Table) -> N
             file.unlink()
             break
     with pytest.raises(DataFileMissingError, match="cannot be restored to version 2"):
-        restore(table, version=2)
+        table.restore(version=2)
     assert table.snapshot().version == 3
 
 
 def test_which_version_is_to_be_said(table: Table) -> None:
     for wrong in ({}, {"version": 1, "timestamp": "2026-01-01"}):
         with pytest.raises(ConfigurationError):
-            restore(table, **wrong)  # type: ignore[arg-type]
+            table.restore(**wrong)  # type: ignore[arg-type]
     with pytest.raises(VersionNotFoundError):
-        restore(table, version=17)
+        table.restore(version=17)
 
 
 def test_deletion_vectors_that_are_gone_are_told_before_anything_happens(
@@ -82,9 +81,9 @@ def test_deletion_vectors_that_are_gone_are_told_before_anything_happens(
     assert ids(table, 2) == [2, 3, 4]
     (tmp_path / "dv" / first).unlink()
     with pytest.raises(DataFileMissingError, match=r"version 2: 1 of its files.*deletion_vector"):
-        restore(table, version=2)
+        table.restore(version=2)
     assert ids(table) == [3, 4]
-    assert restore(table, version=1).version == 4
+    assert table.restore(version=1).version == 4
     assert ids(table) == [1, 2, 3, 4]
 
 
@@ -96,13 +95,13 @@ def test_files_of_a_clone_that_are_gone_are_told_too(lake: Lake, tmp_path: Path)
     lake.clone_table("source", str(tmp_path / "clone"), name="clone")
     clone = lake.table("clone")
     clone.overwrite(pa.table({"id": [2]}))
-    assert restore(clone, version=0).version == 2
+    assert clone.restore(version=0).version == 2
     assert ids(clone) == [1]
     clone.overwrite(pa.table({"id": [3]}))
     for file in (tmp_path / "a b%").glob("*.parquet"):
         file.unlink()
     with pytest.raises(DataFileMissingError, match="cannot be restored to version 0"):
-        restore(clone, version=0)
+        clone.restore(version=0)
     assert ids(clone) == [3]
 
 
@@ -135,6 +134,6 @@ def test_values_of_identity_columns_are_not_given_out_again(
     table = lake.create_table("t", location=str(tmp_path / "t"), schema=schema(100))
     after = replace(table.snapshot().metadata, schema_string=schema(200))
     table.commit([after], enforced={"identityColumns"})
-    restore(table, version=0)
+    table.restore(version=0)
     (field,) = table.snapshot().schema.fields
     assert field.metadata["delta.identity.highWaterMark"] == expected

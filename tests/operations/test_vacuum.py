@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,6 @@ from deltalakedb.errors import (
     MirrorError,
 )
 from deltalakedb.lake import Lake
-from deltalakedb.operations.restore import restore
-from deltalakedb.operations.vacuum import vacuum
 from deltalakedb.table import Table
 
 from support.lake import OpenLake
@@ -70,7 +67,7 @@ def age(table: Table, hours: float) -> None:
 def test_within_the_retention_nothing_goes(table: Table) -> None:
     age(table, 24 * 8)
     before = data_files(table)
-    assert vacuum(table).files == 0
+    assert table.vacuum().files == 0
     assert data_files(table) == before
 
 
@@ -84,35 +81,34 @@ def test_files_of_old_versions_and_of_failed_writes_go(table: Table) -> None:
     (folder / "_notes" / "mine.txt").write_text("not a file of the table")
     age(table, 2)
     (folder / "part=x" / "new.parquet").write_bytes(b"of a write that is under way")
-    planned = vacuum(table, retention_hours=1, allow_short_retention=True, dry_run=True)
+    planned = table.vacuum(retention_hours=1, allow_short_retention=True, dry_run=True)
     assert set(planned.paths) == {"part=x/left.parquet"}
     age(table, 2)
-    planned = vacuum(table, retention_hours=0, allow_short_retention=True, dry_run=True)
+    planned = table.vacuum(retention_hours=0, allow_short_retention=True, dry_run=True)
     assert planned.files == len(planned.paths) == 4
     before = data_files(table)
-    done = vacuum(table, retention_hours=0, allow_short_retention=True)
+    done = table.vacuum(retention_hours=0, allow_short_retention=True)
     assert done.files == 4
     assert data_files(table) == live | {"_notes/mine.txt"}
     assert len(before) == 6
     assert table.snapshot().to_arrow().to_pylist() == [{"id": 3, "part": "%"}]
-    assert vacuum(table, retention_hours=0, allow_short_retention=True).files == 0
+    assert table.vacuum(retention_hours=0, allow_short_retention=True).files == 0
 
 
 def test_what_takes_long_is_told(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[vacuum.__module__], "_AT_ONCE", 1)
+    monkeypatch.setattr("deltalakedb.operations.vacuum._AT_ONCE", 1)
     planned = ProgressRecorder()
-    vacuum(table, retention_hours=0, allow_short_retention=True, dry_run=True, progress=planned)
+    table.vacuum(retention_hours=0, allow_short_retention=True, dry_run=True, progress=planned)
     assert [*planned.calls] == ["Finding what is needed", "Listing files"]
     assert planned.calls["Finding what is needed"] == [(1, 0)]
     assert [done for done, _ in planned.calls["Listing files"]][:3] == [1, 2, 3]
     recorder = ProgressRecorder()
     plain: list[tuple[int, int]] = []
     age(table, 2)
-    vacuum(table, retention_hours=1, allow_short_retention=True, progress=recorder)
+    table.vacuum(retention_hours=1, allow_short_retention=True, progress=recorder)
     assert [*recorder.calls] == [*planned.calls, "Deleting files"]
     age(table, 2)
-    vacuum(
-        table,
+    table.vacuum(
         retention_hours=0,
         allow_short_retention=True,
         progress=lambda *step: plain.append(step),
@@ -122,7 +118,7 @@ def test_what_takes_long_is_told(table: Table, monkeypatch: pytest.MonkeyPatch) 
 
 def test_files_that_a_version_within_the_retention_needs_stay(table: Table) -> None:
     age(table, 24 * 30)
-    assert vacuum(table, retention_hours=1, allow_short_retention=True).files == 0
+    assert table.vacuum(retention_hours=1, allow_short_retention=True).files == 0
     assert table.snapshot(2).to_arrow().num_rows == 2
 
 
@@ -135,18 +131,18 @@ def test_files_that_expired_versions_removed_stay_within_the_retention(
     lake.mirror.run_once()
     done = lake.expire("t", older_than="0 days", archive=str(tmp_path / "archive"))
     assert done.versions
-    assert vacuum(table).files == 0
+    assert table.vacuum().files == 0
     assert data_files(table) == before
-    assert vacuum(table, retention_hours=0, allow_short_retention=True).files == 2
+    assert table.vacuum(retention_hours=0, allow_short_retention=True).files == 2
 
 
 def test_a_short_retention_has_to_be_allowed(table: Table) -> None:
     with pytest.raises(ConfigurationError, match="168 hours"):
-        vacuum(table, retention_hours=1)
+        table.vacuum(retention_hours=1)
     with pytest.raises(ConfigurationError, match="no time"):
-        vacuum(table, retention_hours=-1, allow_short_retention=True)
+        table.vacuum(retention_hours=-1, allow_short_retention=True)
     table.set_properties({"delta.deletedFileRetentionDuration": "interval 1 hour"})
-    assert vacuum(table, retention_hours=1).files == 0
+    assert table.vacuum(retention_hours=1).files == 0
 
 
 def test_deletion_vectors_stay_as_long_as_their_files(lake: Lake, tmp_path: Path) -> None:
@@ -179,11 +175,11 @@ def test_deletion_vectors_stay_as_long_as_their_files(lake: Lake, tmp_path: Path
     table.commit([remove_of(row, 1), replace(add)], operation="DELETE")
     assert sorted(table.snapshot().to_arrow()["id"].to_pylist()) == [1, 3]
     age(table, 1)
-    assert vacuum(table, retention_hours=0, allow_short_retention=True).files == 0
+    assert table.vacuum(retention_hours=0, allow_short_retention=True).files == 0
     assert key in data_files(table)
     table.overwrite(pa.table({"id": [9]}))
     age(table, 1)
-    assert vacuum(table, retention_hours=0, allow_short_retention=True).files == 2
+    assert table.vacuum(retention_hours=0, allow_short_retention=True).files == 2
     assert key not in data_files(table)
 
 
@@ -198,10 +194,10 @@ def test_files_of_a_commit_that_is_to_be_adopted_stay(
     age(table, 24 * 8)
     before = data_files(table)
     with pytest.raises(MirrorError, match="has a commit that this catalog has not written"):
-        vacuum(table, retention_hours=0, allow_short_retention=True)
+        table.vacuum(retention_hours=0, allow_short_retention=True)
     assert data_files(table) == before
     lake.adopt("foreign")
-    assert vacuum(table, retention_hours=0, allow_short_retention=True).files == 0
+    assert table.vacuum(retention_hours=0, allow_short_retention=True).files == 0
     assert sorted(table.snapshot().to_arrow()["id"].to_pylist()) == [1, 1, 2]
     # Nor while two commits claim one number.
     deltalake.write_deltalake(str(place), pa.table({"id": [3]}), mode="append")
@@ -209,7 +205,7 @@ def test_files_of_a_commit_that_is_to_be_adopted_stay(
     lake.mirror.run_once()
     age(table, 24 * 8)
     with pytest.raises(MirrorError, match="is not vacuumed"):
-        vacuum(table, retention_hours=0, allow_short_retention=True)
+        table.vacuum(retention_hours=0, allow_short_retention=True)
 
 
 def test_what_iceberg_keeps_beside_the_files_stays(lake: Lake, tmp_path: Path) -> None:
@@ -226,16 +222,16 @@ def test_what_iceberg_keeps_beside_the_files_stays(lake: Lake, tmp_path: Path) -
         return made
 
     plain = filled("plain", {})
-    assert vacuum(plain, retention_hours=0, allow_short_retention=True).files == 1
+    assert plain.vacuum(retention_hours=0, allow_short_retention=True).files == 1
     both = filled("both", {"delta.universalFormat.enabledFormats": "iceberg"})
-    assert vacuum(both, retention_hours=0, allow_short_retention=True).files == 0
+    assert both.vacuum(retention_hours=0, allow_short_retention=True).files == 0
     assert (tmp_path / "both" / "metadata" / "00001.metadata.json").exists()
 
 
 @pytest.mark.parametrize("hours", [float("nan"), float("inf"), -1.0])
 def test_hours_that_are_no_time(table: Table, hours: float) -> None:
     with pytest.raises(ConfigurationError, match=r"is no time|needs to be a number"):
-        vacuum(table, retention_hours=hours, allow_short_retention=True)
+        table.vacuum(retention_hours=hours, allow_short_retention=True)
 
 
 def write_file(table: Table, key: str) -> Path:
@@ -318,35 +314,35 @@ def test_what_an_imported_log_spells_oddly_stays(lake: Lake, tmp_path: Path) -> 
     table = lake.import_table(str(folder), "made")
     leftover = write_file(made, "sub/left.parquet")
     age(table, 24 * 8)
-    assert vacuum(table, retention_hours=0, allow_short_retention=True).files == 1
+    assert table.vacuum(retention_hours=0, allow_short_retention=True).files == 1
     assert all(file.exists() for file in files)
     assert not leftover.exists()
     assert table.snapshot().to_arrow().num_rows == len(odd)
     assert lake.verify("made").ok
     table.overwrite(pa.table({"id": [9]}))
     age(table, 1)
-    assert vacuum(table, retention_hours=0, allow_short_retention=True).files == len(odd)
+    assert table.vacuum(retention_hours=0, allow_short_retention=True).files == len(odd)
     assert not any(file.exists() for file in files)
     with pytest.raises(DataFileMissingError):
-        restore(table, version=1)
+        table.restore(version=1)
 
 
 def test_files_that_a_clone_needs_stay(lake: Lake, table: Table, tmp_path: Path) -> None:
     clone = lake.clone_table("t", str(tmp_path / "clone"), version=2)
     age(table, 24 * 8)
-    assert vacuum(table, retention_hours=0, allow_short_retention=True).files == 0
+    assert table.vacuum(retention_hours=0, allow_short_retention=True).files == 0
     assert sorted(clone.snapshot().to_arrow()["id"].to_pylist()) == [1, 2]
     again = lake.clone_table("clone", str(tmp_path / "again"))
     lake.drop_table("clone", force=True)
-    assert vacuum(table, retention_hours=0, allow_short_retention=True).files == 0
+    assert table.vacuum(retention_hours=0, allow_short_retention=True).files == 0
     assert sorted(again.snapshot().to_arrow()["id"].to_pylist()) == [1, 2]
     lake.drop_table("again", force=True)
-    assert vacuum(table, retention_hours=0, allow_short_retention=True).files == 2
+    assert table.vacuum(retention_hours=0, allow_short_retention=True).files == 2
 
 
 def test_files_of_a_table_inside_another_stay(lake: Lake, table: Table, tmp_path: Path) -> None:
     inner = lake.create_table("inner", location=str(tmp_path / "t" / "inner"), schema=IDS)
     inner.append(pa.table({"id": [1]}))
     age(table, 24 * 8)
-    assert vacuum(table, retention_hours=0, allow_short_retention=True).files == 2
+    assert table.vacuum(retention_hours=0, allow_short_retention=True).files == 2
     assert inner.snapshot().to_arrow().num_rows == 1

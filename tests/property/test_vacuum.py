@@ -29,7 +29,6 @@ from hypothesis import strategies as st
 from deltalakedb.actions import z85
 from deltalakedb.clock import ManualClock
 from deltalakedb.lake import Lake
-from deltalakedb.operations.vacuum import vacuum
 from deltalakedb.reading.deletion_vectors import encode_rows
 from deltalakedb.table import Table
 
@@ -285,11 +284,11 @@ def test_vacuum_deletes_what_no_retained_version_reads_and_nothing_else(
     expected = {
         file for file in world.files if file in kept or file.stat().st_mtime * 1000 >= cutoff
     }
-    vacuum(table, retention_hours=hours, allow_short_retention=True)
+    table.vacuum(retention_hours=hours, allow_short_retention=True)
     assert {file for file in world.files if file.exists()} == expected
     check_readable(table, states, cutoff)
     for clone, state in clones:
-        vacuum(clone, retention_hours=0, allow_short_retention=True)
+        clone.vacuum(retention_hours=0, allow_short_retention=True)
         check_readable(clone, [state], cutoff)
         lake.drop_table(clone.name, force=True)
     lake.drop_table(name, force=True)

@@ -15,7 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,10 @@ from concurrency.journal import Journal, Outcome, Part
 from deltalakedb.actions import AddFile, RemoveFile
 from deltalakedb.errors import CommitConflictError, DeltaLakeDbError
 from deltalakedb.lake import Lake
-from deltalakedb.operations.compact import compact
 from deltalakedb.spark import DeltaTable
 from deltalakedb.spark.java import java_home
-from deltalakedb.transaction.change import Change, TableRead
+from deltalakedb.transaction.commit import Commit, Committed, TableRead
 from deltalakedb.transaction.committer import Committer
-from deltalakedb.transaction.committer import Outcome as Became
 
 from support.spark import new_session
 
@@ -91,21 +89,27 @@ class Journalled:
         self.operation = "append"
         lake._committer.commit = self.commit  # type: ignore[method-assign]
 
-    def commit(self, changes: Sequence[Change], reads: Sequence[TableRead] = ()) -> list[Became]:
+    def commit(
+        self,
+        commits: Sequence[Commit],
+        reads: Sequence[TableRead] = (),
+        *,
+        notify: bool = True,
+    ) -> list[Committed]:
         self._count += 1
         key = f"{self._name}-{self._count}"
-        parts = {change.table.name: _part(change) for change in changes}
-        for change in changes:
-            if change.base is None:
-                key = f"create {change.table.name}"
-            change.parameters = {**change.parameters, KEY_PARAMETER: key}
+        parts = {commit.table.name: _part(commit) for commit in commits}
+        for commit in commits:
+            if commit.base is None:
+                key = f"create {commit.table.name}"
+        keyed = [_with_key(commit, key) for commit in commits]
         self._journal.trying(key, self.operation, parts)
         try:
-            became = Committer.commit(self._committer, changes, reads)
+            became = Committer.commit(self._committer, keyed, reads, notify=notify)
         except DeltaLakeDbError as error:
             self._journal.heard(key, Outcome.REFUSED, error=error)
             raise
-        done = {c.table.name: b.committed for c, b in zip(changes, became, strict=True)}
+        done = {c.table.name: one for c, one in zip(commits, became, strict=True)}
         self._journal.heard(
             key,
             Outcome.ACKNOWLEDGED,
@@ -115,10 +119,15 @@ class Journalled:
         return became
 
 
-def _part(change: Change) -> Part:
+def _with_key(commit: Commit, key: str) -> Commit:
+    parameters = {**commit.operation.parameters, KEY_PARAMETER: key}
+    return replace(commit, operation=replace(commit.operation, parameters=parameters))
+
+
+def _part(commit: Commit) -> Part:
     return Part(
-        tuple(a.path for a in change.actions if isinstance(a, AddFile)),
-        tuple(a.path for a in change.actions if isinstance(a, RemoveFile)),
+        tuple(a.path for a in commit.actions if isinstance(a, AddFile)),
+        tuple(a.path for a in commit.actions if isinstance(a, RemoveFile)),
     )
 
 
@@ -232,7 +241,7 @@ class PlainWriter(Writer):
         self.told.increments[key] += 1
 
     def optimize(self) -> None:
-        compact(self.lake.table(self.chance.choice(["events", "audit", "counters"])))
+        self.lake.table(self.chance.choice(["events", "audit", "counters"])).optimize()
 
 
 class SparkWriter(Writer):

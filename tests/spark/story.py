@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from deltalakedb.errors import UnsupportedFeatureError
 from deltalakedb.lake import Lake
-from deltalakedb.operations.vacuum import vacuum
 from deltalakedb.spark import DeltaTable
 from deltalakedb.table import Table
 from spark.delta_oracle import DeltaOracle, counted, literal, quoted
@@ -402,7 +401,7 @@ class Story:
 
     def vacuum(self) -> None:
         """Old versions cannot be read any more."""
-        vacuum(self.table, retention_hours=0, allow_short_retention=True)
+        self.table.vacuum(retention_hours=0, allow_short_retention=True)
         version = self.table.snapshot().version
         self.past = {version: self.past[version]}
 

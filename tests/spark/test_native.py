@@ -15,7 +15,6 @@ import deltalakedb
 from deltalakedb.actions.partition import decode_path
 from deltalakedb.errors import ConstraintViolatedError
 from deltalakedb.lake import Lake
-from deltalakedb.operations.vacuum import vacuum
 from deltalakedb.spark.io.scan import scan
 from deltalakedb.staging.counting import Counter, Covered
 from deltalakedb.staging.fit import fit
@@ -184,6 +183,6 @@ def test_what_a_driver_that_died_has_left_goes_by_vacuum(lake: Lake, tmp_path: P
     other.parent.mkdir()
     other.write_bytes(b"x")
     os.utime(other, (0, 0))
-    vacuum(table, retention_hours=0, allow_short_retention=True)
+    table.vacuum(retention_hours=0, allow_short_retention=True)
     assert not left.exists()
     assert other.exists()

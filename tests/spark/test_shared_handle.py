@@ -133,13 +133,13 @@ def test_files_of_an_optimize_whose_outcome_is_unknown_stay(
     """The commit may have happened: then they are the table."""
     if how == "cluster":
         table.cluster_by(["id"])
-    commit = Committer.commit
+    commit = Committer._committed
 
-    def lost(self: Committer, changes: Any) -> Any:
-        commit(self, changes)
+    def lost(self: Committer, commits: Any, reads: Any) -> Any:
+        commit(self, commits, reads)
         raise CommitOutcomeUnknownError("The answer was lost", why="a test", fix="look")
 
-    monkeypatch.setattr(Committer, "commit", lost)
+    monkeypatch.setattr(Committer, "_committed", lost)
     optimize = DeltaTable.forName(spark, table.name, catalog=lake).optimize()
     with pytest.raises(CommitOutcomeUnknownError):
         optimize.executeZOrderBy("id") if how == "zorder" else optimize.executeCompaction()

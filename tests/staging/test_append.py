@@ -358,12 +358,12 @@ def test_a_check_is_not_added_beside_rows_that_nobody_asked(inline: Lake, tmp_pa
     table = new(inline, tmp_path, pa.schema([("id", pa.int64())]))
     table.append(pa.table({"id": [1]}))
     before = table.snapshot()
-    change = alter.set_properties(
+    commit = alter.set_properties(
         table.record, state_of(before), {"delta.constraints.positive": "id > 0"}, verified=True
     )
     inline.table(table.name).append(pa.table({"id": [-1]}))
     with pytest.raises(CommitConflictError):
-        table.commit_change(change)
+        table.submit(commit)
 
 
 # --- in the place of others ---------------------------------------------------------------

@@ -8,7 +8,6 @@ import pytest
 
 from deltalakedb.errors import ConfigurationError, SchemaMismatchError, UnsupportedFeatureError
 from deltalakedb.lake import Lake
-from deltalakedb.operations.compact import compact
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
 
@@ -150,4 +149,4 @@ def test_a_condition_that_always_holds_replaces_everything(
     assert ids(stale) == [8]
     for n in (1, 2):
         table.append(pa.table({"id": [n], "part": ["a"]}))
-    assert compact(table, where=where).files_removed == 3
+    assert table.optimize(where=where).files_removed == 3

@@ -8,7 +8,6 @@ import pytest
 
 from deltalakedb.errors import ConfigurationError, UnsupportedFeatureError
 from deltalakedb.lake import Lake
-from deltalakedb.operations.restore import restore
 from deltalakedb.table import Table
 
 SCHEMA = pa.schema(
@@ -60,7 +59,7 @@ def test_columns_change_and_come_back(clustered: Table) -> None:
     }
     clustered.cluster_by([])
     assert clustered.snapshot().clustering_columns == ()
-    restore(clustered, version=0)
+    clustered.restore(version=0)
     assert clustered.snapshot().clustering_columns == ("id", "inner.x")
 
 

@@ -30,6 +30,7 @@ from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
 from deltalakedb.transaction import ReadSet
 from deltalakedb.transaction.transaction import Transaction
+from deltalakedb.transaction_table import TransactionTable
 
 from support.catalog_rows import mark_published
 from support.lake import (
@@ -46,7 +47,8 @@ NAMES = ("a", "b", "c")
 LEVELS = ("Serializable", "WriteSerializable")
 WHOLE = ReadSet(whole_table=True)
 FAR_BEHIND = 5
-Read = Callable[[Transaction, str], object]
+Begun = Transaction[TransactionTable]
+Read = Callable[[Begun, str], object]
 
 
 @pytest.fixture
@@ -73,12 +75,12 @@ def everywhere(tables: dict[str, Table], level: str) -> None:
         table.set_properties({"delta.isolationLevel": level})
 
 
-def begin(lake: Lake) -> Transaction:
+def begin(lake: Lake) -> Begun:
     """A transaction without its block, for two of them at once."""
-    return Transaction(lake.store, lake._committer, lake.mirror, lake._find)
+    return lake._begin()
 
 
-def snapshot(tx: Transaction, name: str) -> Snapshot:
+def snapshot(tx: Begun, name: str) -> Snapshot:
     return tx.table(name).snapshot()
 
 
@@ -125,7 +127,7 @@ def test_threads_of_a_transaction_see_the_same_instant(
 ) -> None:
     begun = threading.Barrier(len(NAMES) + 1, timeout=60)
 
-    def look(tx: Transaction, name: str) -> int:
+    def look(tx: Begun, name: str) -> int:
         begun.wait()
         return tx.table(name).snapshot().version
 
@@ -153,7 +155,7 @@ def test_a_session_that_is_older_than_the_instant_finds_its_version(
             tx.table("a")
         return record
 
-    tx = Transaction(lake.store, lake._committer, lake.mirror, find)
+    tx = Transaction(lake.store, lake._committer, find, TransactionTable)
     assert tx.table("b").snapshot().version == 2
 
 

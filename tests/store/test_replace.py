@@ -76,9 +76,9 @@ def test_whoever_writes_meanwhile_is_not_overlooked(lake: Lake, table: Table) ->
     table.append(pa.table({"id": [3], "part": ["c"]}))
     from deltalakedb.operations.replace import replacement
 
-    change = replacement(seen, AFTER, now=table.now_ms())
+    commit = replacement(seen, AFTER, now=table.now_ms())
     with pytest.raises(CommitConflictError):
-        stale.commit_change(change)
+        stale.submit(commit)
     assert table.snapshot().to_arrow().num_rows == 3
 
 

@@ -21,8 +21,7 @@ from deltalakedb.errors import (
     MetadataChangedError,
 )
 from deltalakedb.lake import Lake
-from deltalakedb.operations.compact import compact, run_here
-from deltalakedb.operations.restore import restore
+from deltalakedb.operations.compact import run_here
 from deltalakedb.snapshot.resolve import resolve as open_table
 from deltalakedb.table import Table
 from deltalakedb.transaction import ReadSet
@@ -109,7 +108,7 @@ def test_a_compaction_starts_from_what_it_read(table: Table) -> None:
         return run_here(bins)
 
     with pytest.raises(MetadataChangedError):
-        compact(table, run=run)
+        table.optimize(run=run)
     assert table.snapshot().num_files == 3
 
 
@@ -121,10 +120,10 @@ def test_a_restore_sees_what_was_added_through_its_handle(
 
     monkeypatch.setattr(import_module("deltalakedb.operations.restore"), "_check_there", looking)
     with pytest.raises(ConcurrentAppendError):
-        restore(table, version=1)
+        table.restore(version=1)
     assert ids(table) == [1, 2, 3, 4, 9]
     monkeypatch.undo()
-    restore(table, version=1)
+    table.restore(version=1)
     assert ids(table) == [1, 2]
 
 

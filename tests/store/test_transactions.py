@@ -24,6 +24,7 @@ from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
 from deltalakedb.transaction import ReadSet
 from deltalakedb.transaction.transaction import Transaction
+from deltalakedb.transaction_table import TransactionTable
 
 from support.lake import (
     OpenLake,
@@ -326,8 +327,8 @@ def test_a_concurrent_duplicate_is_skipped_whichever_table_has_the_app_transacti
 ) -> None:
     """Also where the other table, which cannot tell, meets the conflict first."""
 
-    def load(identified: str, version: int) -> Transaction:
-        transaction = Transaction(lake.store, lake._committer, lake.mirror, lake._find)
+    def load(identified: str, version: int) -> Transaction[TransactionTable]:
+        transaction = lake._begin()
         for name in ("a", "b"):
             transaction.table(name).add_actions(
                 [remove(live_paths(tables[name])[0]), add(f"{version}.parquet")],

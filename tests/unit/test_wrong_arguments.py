@@ -10,7 +10,6 @@ import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -27,14 +26,11 @@ from deltalakedb.errors import (
 )
 from deltalakedb.lake import Lake
 from deltalakedb.mirror.mirror import Mirror
-from deltalakedb.operations.compact import compact
-from deltalakedb.operations.restore import restore
-from deltalakedb.operations.symlink_manifest import symlink_manifests
-from deltalakedb.operations.vacuum import vacuum
 from deltalakedb.snapshot import Snapshot
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
-from deltalakedb.transaction.transaction import Transaction, TransactionTable
+from deltalakedb.transaction.transaction import Transaction
+from deltalakedb.transaction_table import TransactionTable
 
 from support.lake import SCHEMA
 from support.store import Catalogs
@@ -239,6 +235,36 @@ CALLS: dict[str, dict[str, tuple[dict[str, Any], dict[str, str]]]] = {
             {"schema": "schema", **NEW, "description": "text?", "operation": "text"},
         ),
         "rename": ({"name": "n"}, {"name": "text"}),
+        "optimize": (
+            {},
+            {
+                "where": "condition?",
+                "target_bytes": "positive?",
+                "run": "function?",
+                "progress": "function?",
+            },
+        ),
+        "restore": ({}, {"version": "version?", "timestamp": "time?"}),
+        "vacuum": (
+            {},
+            {
+                "retention_hours": "number?",
+                "dry_run": "flag",
+                "allow_short_retention": "flag",
+                "progress": "function?",
+            },
+        ),
+        "export": (
+            {},
+            {"drop_features": "flag", "verify": "flag", "progress": "function?"},
+        ),
+        "verify": ({}, {"spark": "object?", "progress": "function?"}),
+        "repair": ({}, {"dry_run": "flag", "progress": "function?"}),
+        "expire": (
+            {"archive": "{folder}/a"},
+            {"older_than": "time?", "archive": "words?", "dry_run": "flag", "spark": "object?"},
+        ),
+        "restore_expired": ({"archive": "{folder}/a"}, {"archive": "text"}),
     },
     "snapshot": {
         "has_file": ({"path": "x"}, {"path": "text", "dv_id": "text?"}),
@@ -269,39 +295,7 @@ CALLS: dict[str, dict[str, tuple[dict[str, Any], dict[str, str]]]] = {
         "append": ({"data": ROWS}, {"data": "rows", **WRITE}),
         "overwrite": ({"data": ROWS}, {"data": "rows", **OVERWRITE}),
     },
-    "operations": {
-        "compact": (
-            {"table": "{table}"},
-            {
-                "table": "object?",
-                "where": "condition?",
-                "target_bytes": "positive?",
-                "run": "function?",
-                "progress": "function?",
-            },
-        ),
-        "restore": (
-            {"table": "{table}"},
-            {"table": "object?", "version": "version?", "timestamp": "time?"},
-        ),
-        "symlink_manifests": ({"table": "{table}"}, {"table": "object?"}),
-        "vacuum": (
-            {"table": "{table}"},
-            {
-                "table": "object?",
-                "retention_hours": "number?",
-                "dry_run": "flag",
-                "allow_short_retention": "flag",
-                "progress": "function?",
-            },
-        ),
-    },
 }
-
-
-OPERATIONS = SimpleNamespace(
-    compact=compact, restore=restore, symlink_manifests=symlink_manifests, vacuum=vacuum
-)
 
 
 @dataclass
@@ -315,8 +309,6 @@ class World:
 
     def filled(self, right: dict[str, Any]) -> dict[str, Any]:
         def one(value: Any) -> Any:
-            if value == "{table}":
-                return self.table
             if isinstance(value, str):
                 return value.replace("{url}", self.url).replace("{folder}", str(self.folder))
             return value
@@ -331,7 +323,6 @@ class World:
             return
         whole = {
             "deltalakedb": deltalakedb,
-            "operations": OPERATIONS,
             "lake": self.lake,
             "mirror": self.lake.mirror,
             "table": self.table,
@@ -359,10 +350,7 @@ INSIDE = {
     "mirror.after_commit",
     "mirror.committing",
     "mirror.run",  # its arguments are those of run_once
-    "table.check_ahead",
-    "table.commit_change",
-    "table.commit_written",
-    "table.needed_files",
+    "table.submit",
     "table.upgrade_protocol",  # its only argument is *features: see below
 }
 # What is wrong inside of a schema, a condition or an action has a class of its own.

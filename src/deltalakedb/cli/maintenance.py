@@ -52,14 +52,12 @@ def optimize(
     as_json: AsJson = False,
 ) -> None:
     """Rewrite small files as large ones. No row changes, and readers are not disturbed."""
-    from deltalakedb.operations.compact import compact
-
     with (
         open_lake(catalog, storage_option) as lake,
         progress_bar("Compacting", quiet=as_json) as tell,
     ):
-        done = compact(
-            lake.table(table), where=where, target_bytes=target_mb * 1024 * 1024, progress=tell
+        done = lake.table(table).optimize(
+            where=where, target_bytes=target_mb * 1024 * 1024, progress=tell
         )
     if as_json:
         show_json(done.to_dict())
@@ -102,14 +100,11 @@ def vacuum(
     as_json: AsJson = False,
 ) -> None:
     """Delete data files that no version within the retention needs any more."""
-    from deltalakedb.operations.vacuum import vacuum as clean
-
     with (
         open_lake(catalog, storage_option, mirror="worker") as lake,
         progress_bar("Finding needed files", quiet=as_json) as tell,
     ):
-        done = clean(
-            lake.table(table),
+        done = lake.table(table).vacuum(
             retention_hours=retention_hours,
             allow_short_retention=allow_short_retention,
             dry_run=dry_run,
@@ -143,10 +138,8 @@ def restore(
     as_json: AsJson = False,
 ) -> None:
     """Bring a table back to an earlier version, as a new version. History stays."""
-    from deltalakedb.operations.restore import restore as go_back
-
     with open_lake(catalog, storage_option) as lake:
-        done = go_back(lake.table(table), version=version, timestamp=timestamp)
+        done = lake.table(table).restore(version=version, timestamp=timestamp)
     if as_json:
         show_json(done.to_dict())
     elif done.version is None:

@@ -114,12 +114,12 @@ class Mirror:
                 self._drift_check.distrust(table)
             raise
 
-    def after_commit(self, tables: Iterable[TableRecord]) -> None:
+    def after_commit(self, versions: Iterable[tuple[TableRecord, object]]) -> None:
         """Publish the new versions, or notify the workers; never raises."""
         if self._inline is None:
             self._store.dialect.wake_workers()
             return
-        for table in tables:
+        for table, _ in versions:
             self._inline.after_commit(table)
 
     def drain(self) -> None:

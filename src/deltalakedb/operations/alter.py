@@ -52,7 +52,7 @@ from deltalakedb.errors import (
 from deltalakedb.storage import local_path
 from deltalakedb.store import TableRecord
 from deltalakedb.transaction.attempt import ReadSet
-from deltalakedb.transaction.change import Change
+from deltalakedb.transaction.commit import Commit, Guarantees, Operation
 from deltalakedb.transaction.state import TableState
 
 _ICT = "delta.enableInCommitTimestamps"
@@ -74,7 +74,7 @@ def create(
     properties: Mapping[str, str] | None = None,
     description: str | None = None,
     now: int,
-) -> Change:
+) -> Commit:
     """A new table."""
     partition_by = require_texts("partition_by", partition_by)
     cluster_by = require_names("cluster_by", cluster_by)
@@ -94,18 +94,20 @@ def create(
     )
     clustering = [clustering_domain(metadata, cluster_by)] if cluster_by else []
     protocol = protocol_for(metadata, [FEATURE] if cluster_by else [])
-    return Change(
+    return Commit(
         table=record_of(metadata, protocol, location, now),
         base=None,
         actions=(protocol, metadata, *clustering),
-        operation="CREATE TABLE",
-        parameters={
-            "isManaged": "false",
-            "description": description,
-            "partitionBy": dumps(list(partition_by)),
-            "clusterBy": dumps(list(cluster_by)) if cluster_by else None,
-            "properties": dumps(configuration),
-        },
+        operation=Operation(
+            "CREATE TABLE",
+            parameters={
+                "isManaged": "false",
+                "description": description,
+                "partitionBy": dumps(list(partition_by)),
+                "clusterBy": dumps(list(cluster_by)) if cluster_by else None,
+                "properties": dumps(configuration),
+            },
+        ),
     )
 
 
@@ -185,7 +187,7 @@ def set_properties(
     domains: Callable[[], Mapping[str, str]] = dict,
     *,
     verified: bool = False,
-) -> Change:
+) -> Commit:
     """Properties set or replaced; the protocol is upgraded where one of them needs it.
 
     `domains` are the metadata domains of the table, asked for where they matter. `verified` says
@@ -218,21 +220,25 @@ def set_properties(
             metadata = replace(
                 metadata, configuration=configuration, schema_string=schema_to_json(schema)
             )
-    return Change(
+    return Commit(
         table=table,
         base=base,
         actions=_with_protocol(base, metadata),
-        operation="SET TBLPROPERTIES",
-        parameters={"properties": dumps(given)},
+        operation=Operation(
+            "SET TBLPROPERTIES",
+            parameters={"properties": dumps(given)},
+        ),
         # Files that others add meanwhile would have no row ids, or rows that nobody has checked.
         read=ReadSet(whole_table=tracks or verified),
-        enforced=frozenset({"checkConstraints"} if verified else ()),
+        guarantees=Guarantees(
+            enforced=frozenset({"checkConstraints"} if verified else ()),
+        ),
     )
 
 
 def unset_properties(
     table: TableRecord, base: TableState, names: Iterable[str], *, if_exists: bool
-) -> Change:
+) -> Commit:
     """Properties removed."""
     fix = "Pass a list of names, e.g. ['owner']"
     wanted = list(dict.fromkeys(require_texts("names", names, fix=fix)))
@@ -245,16 +251,18 @@ def unset_properties(
                 fix="Check its spelling, or pass if_exists=True",
             )
         configuration.pop(name, None)
-    return Change(
+    return Commit(
         table=table,
         base=base,
         actions=(replace(base.metadata, configuration=configuration),),
-        operation="UNSET TBLPROPERTIES",
-        parameters={"properties": dumps(wanted), "ifExists": if_exists},
+        operation=Operation(
+            "UNSET TBLPROPERTIES",
+            parameters={"properties": dumps(wanted), "ifExists": if_exists},
+        ),
     )
 
 
-def add_columns(table: TableRecord, base: TableState, columns: Any) -> Change:
+def add_columns(table: TableRecord, base: TableState, columns: Any) -> Commit:
     """Columns added at the end; they must allow null, because existing files lack them."""
     added = schema_from_any(columns).fields
     _check_some(added, "column to add", "Pass a schema of the new columns")
@@ -283,12 +291,14 @@ def add_columns(table: TableRecord, base: TableState, columns: Any) -> Change:
     shown = [
         {"column": field} for field in loads(schema_to_json(StructType(tuple(added))))["fields"]
     ]
-    return Change(
+    return Commit(
         table=table,
         base=base,
         actions=_with_protocol(base, metadata),
-        operation="ADD COLUMNS",
-        parameters={"columns": dumps(shown)},
+        operation=Operation(
+            "ADD COLUMNS",
+            parameters={"columns": dumps(shown)},
+        ),
     )
 
 
@@ -381,59 +391,65 @@ def _spelled(names: Sequence[str], schema: StructType) -> tuple[str, ...]:
 
 def cluster_by(
     table: TableRecord, base: TableState, columns: Sequence[str], domains: Mapping[str, str]
-) -> Change:
+) -> Commit:
     """A table clustered by other columns from now on; by none, if there are none."""
     domain = clustering_domain(base.metadata, columns)
     before = clustering_paths(base.metadata, domains) or []
     actions: list[Action] = [domain]
     if FEATURE not in required_features(base.protocol):
         actions.insert(0, upgrade(base.protocol, [FEATURE]))
-    return Change(
+    return Commit(
         table=table,
         base=base,
         actions=tuple(actions),
-        operation="CLUSTER BY",
-        parameters={
-            "oldClusteringColumns": ",".join(map(dotted, before)),
-            "newClusteringColumns": ",".join(columns),
-        },
+        operation=Operation(
+            "CLUSTER BY",
+            parameters={
+                "oldClusteringColumns": ",".join(map(dotted, before)),
+                "newClusteringColumns": ",".join(columns),
+            },
+        ),
     )
 
 
-def upgrade_protocol(table: TableRecord, base: TableState, features: Iterable[str]) -> Change:
+def upgrade_protocol(table: TableRecord, base: TableState, features: Iterable[str]) -> Commit:
     """Table features added to the protocol; those that it has already stay."""
     wanted = list(features)
     _check_some(wanted, "feature to add", "Name one, e.g. 'deletionVectors'")
     protocol = upgrade(base.protocol, wanted)
-    return Change(
+    return Commit(
         table=table,
         base=base,
         actions=(protocol,),
-        operation="UPGRADE PROTOCOL",
-        parameters={
-            "newProtocol": dumps(
-                {
-                    "minReaderVersion": protocol.min_reader_version,
-                    "minWriterVersion": protocol.min_writer_version,
-                    "readerFeatures": list(protocol.reader_features or ()),
-                    "writerFeatures": list(protocol.writer_features or ()),
-                }
-            )
-        },
+        operation=Operation(
+            "UPGRADE PROTOCOL",
+            parameters={
+                "newProtocol": dumps(
+                    {
+                        "minReaderVersion": protocol.min_reader_version,
+                        "minWriterVersion": protocol.min_writer_version,
+                        "readerFeatures": list(protocol.reader_features or ()),
+                        "writerFeatures": list(protocol.writer_features or ()),
+                    }
+                )
+            },
+        ),
     )
 
 
-def rename(table: TableRecord, base: TableState, name: str) -> Change:
+def rename(table: TableRecord, base: TableState, name: str) -> Commit:
     """Another name, in the registry and in the metadata."""
     check_name(name)
     if name == table.name:
         raise TableExistsError(f"Table {name!r} has that name already", fix="Choose another name")
-    return Change(
+    return Commit(
         table=table,
         base=base,
         actions=(replace(base.metadata, name=name),),
-        operation="RENAME TABLE",
-        parameters={"from": table.name, "to": name},
+        operation=Operation(
+            "RENAME TABLE",
+            parameters={"from": table.name, "to": name},
+        ),
         renames_to=name,
     )
 

@@ -1,23 +1,22 @@
-"""Rows become a commit: appended, or in the place of others. Shared by tables and transactions.
+"""Append: rows are staged as files, and a commit adds them. Shared by tables and transactions.
 
-Files are staged first and committed afterwards; nobody sees them before. When the commit is refused
-they are deleted again, unless its outcome is unknown: then they may be part of the table.
+No reader sees the files before the commit. The committer deletes them if it refuses the commit.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
 from typing import TYPE_CHECKING, Any, Final
 
-from deltalakedb.actions import Action, AddFile, CdcFile, CommitInfo, Metadata, RemoveFile, Txn
+from deltalakedb.actions import Action, AddFile, CdcFile, Metadata, RemoveFile
 from deltalakedb.actions.arrow import schema_from_any
 from deltalakedb.actions.codec import from_dict
-from deltalakedb.actions.datatypes import StructType, physical_name
+from deltalakedb.actions.datatypes import StructType
 from deltalakedb.actions.jsonvalue import dumps, loads
-from deltalakedb.actions.partition import decode_partition_value, decode_path
+from deltalakedb.actions.partition import decode_path
 from deltalakedb.arguments import (
     optional_text,
     optional_whole,
@@ -25,30 +24,27 @@ from deltalakedb.arguments import (
     require_text,
     require_texts,
 )
-from deltalakedb.conditions.row_filter import row_filter
-from deltalakedb.errors import (
-    CommitOutcomeUnknownError,
-    ConfigurationError,
-    DeltaLakeDbError,
-    InvalidSchemaError,
-    UnsupportedFeatureError,
-)
+from deltalakedb.errors import ConfigurationError, InvalidSchemaError, UnsupportedFeatureError
 from deltalakedb.operations.alter import replace_columns, widen_columns
 from deltalakedb.staging.constraints import ENFORCED
 from deltalakedb.staging.layout import StagePlan
-from deltalakedb.staging.sinks import Sinks
 from deltalakedb.staging.sources import Source, source_of
-from deltalakedb.transaction.open import check_app_txn
+from deltalakedb.storage import delete_leftovers
+from deltalakedb.transaction.commit import (
+    AppTxn,
+    Commit,
+    Guarantees,
+    Operation,
+    check_app_txn,
+    write_metrics,
+)
 from deltalakedb.transaction.rules import validate_commit
-from deltalakedb.transaction.summary import Summary
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from deltalakedb.conditions.predicate import Predicate
+    from deltalakedb.conditions.partition_tests import PartitionTest
     from deltalakedb.store import TableRecord
-    from deltalakedb.transaction.attempt import PartitionTest, ReadSet
-    from deltalakedb.transaction.change import AppTxn, Change
     from deltalakedb.transaction.state import TableState
 
 
@@ -59,41 +55,6 @@ _MADE_BY_WRITERS: Final = {
     "delta.identity.start": _ELSEWHERE,
     "CURRENT_DEFAULT": _ELSEWHERE,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A write that is staged: the actions of its commit, and what they depend on.
-
-    `base` is the version that it was planned from, and so what its commit has to start from; None
-    where it creates the table.
-    """
-
-    base: TableState | None
-    actions: tuple[Action, ...]
-    parameters: Mapping[str, Any]
-    metrics: Mapping[str, Any]
-    undo: Callable[[], None] = field(repr=False)
-    read: ReadSet | None = None
-    operation: str = "WRITE"
-    enforced: frozenset[str] = ENFORCED
-    replaces_all: bool = False
-
-    def committed_by(self, commit: Callable[[], Any]) -> Any:
-        """Commit; what was staged is deleted where that is refused."""
-        try:
-            return commit()
-        except CommitOutcomeUnknownError:
-            raise
-        except DeltaLakeDbError:
-            self.undo()
-            raise
-
-    def with_user_metadata(self, text: str | None) -> Written:
-        """The same with a note of the user's in the history of the table."""
-        if text is None:
-            return self
-        return replace(self, actions=(*self.actions, CommitInfo({"userMetadata": text})))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +85,7 @@ class RowPlan:
     `base`. Times in `where` that name no zone are in `zone`.
     """
 
+    table: TableRecord
     stage: StagePlan
     base: TableState | None
     control: tuple[Action, ...] = ()
@@ -201,6 +163,7 @@ def plan_rows(
     conditions = {} if where is None else {"overwrite where": where}
     plan = stage_plan(table, metadata, storage_options, target_bytes, conditions)
     return RowPlan(
+        table,
         plan,
         base,
         control,
@@ -211,20 +174,20 @@ def plan_rows(
     )
 
 
-def appended(plan: RowPlan, adds: list[AddFile]) -> Written:
-    """The commit that adds rows which are staged."""
+def appended(plan: RowPlan, adds: list[AddFile]) -> Commit:
+    """The commit that adds staged rows."""
     partition_by = dumps(list(plan.metadata.partition_columns))
-    return Written(
-        base=plan.base,
-        actions=(*plan.control, *adds),
-        parameters={"mode": "Append", "partitionBy": partition_by},
-        metrics=write_metrics(adds),
-        undo=lambda: plan.undo(adds),
-        enforced=plan.enforced,
+    return Commit(
+        plan.table,
+        plan.base,
+        (*plan.control, *adds),
+        Operation("WRITE", {"mode": "Append", "partitionBy": partition_by}, write_metrics(adds)),
+        guarantees=Guarantees(plan.enforced),
+        staged=staged_keys(adds),
     )
 
 
-def write_append(
+def append(
     table: TableRecord,
     base: TableState,
     data: Any,
@@ -232,8 +195,8 @@ def write_append(
     storage_options: Mapping[str, str],
     merge_schema: bool = False,
     target_bytes: int | None = None,
-) -> Written:
-    """Stage rows that are added to a table."""
+) -> Commit:
+    """Stage rows that are added to a table; the commit that adds them."""
     check_write(merge_schema=merge_schema, target_bytes=target_bytes)
     source = source_of(data, base.metadata.schema)
     plan = plan_rows(
@@ -248,8 +211,8 @@ def write_append(
     return appended(plan, source.stage(plan.stage))
 
 
-def write_creation(
-    bare: Change,
+def create_as(
+    bare: Commit,
     source: Source,
     *,
     storage_options: Mapping[str, str],
@@ -258,32 +221,28 @@ def write_creation(
     now: int,
     user_metadata: str | None = None,
     target_bytes: int | None = None,
-) -> tuple[Change, Written]:
-    """Stage the rows that a new table begins with; the change that creates it with them."""
-    (metadata,) = (action for action in bare.actions if isinstance(action, Metadata))
+) -> Commit:
+    """Stage the rows that a new table begins with; the commit that creates it with them."""
+    metadata = bare.summary.metadata
+    assert metadata is not None  # noqa: S101 - it creates a table
     generates = source.generates
     enforced = ENFORCED | {"generatedColumns"} if generates else ENFORCED
-    # What is wrong with the table is told before anything is written.
-    validate_commit(Summary(bare.actions), metadata=None, protocol=None, enforced=enforced)
+    # The table itself is checked before anything is written.
+    validate_commit(bare.summary, metadata=None, protocol=None, enforced=enforced)
     check_generated(bare.table, metadata, generates=generates)
     check_where(where)
     conditions = {} if where is None else {"overwrite where": where}
-    plan = RowPlan(
-        stage_plan(bare.table, metadata, storage_options, target_bytes, conditions),
-        base=None,
-        enforced=enforced,
-    )
-    txn = () if app_txn is None else (Txn(*check_app_txn(app_txn), now),)
-    written = appended(plan, source.stage(plan.stage))
-    change = replace(
+    plan = stage_plan(bare.table, metadata, storage_options, target_bytes, conditions)
+    adds = source.stage(plan)
+    operation = replace(bare.operation, name="CREATE TABLE AS SELECT", metrics=write_metrics(adds))
+    commit = replace(
         bare,
-        actions=(*bare.actions, *written.actions, *txn),
-        operation="CREATE TABLE AS SELECT",
-        metrics=written.metrics,
-        info={} if user_metadata is None else {"userMetadata": user_metadata},
-        enforced=enforced,
+        actions=(*bare.actions, *adds),
+        operation=operation,
+        guarantees=Guarantees(enforced),
+        staged=staged_keys(adds),
     )
-    return change, written
+    return commit.with_note(user_metadata).with_app_txn(app_txn, now)
 
 
 # --- the rows that come -------------------------------------------------------------------
@@ -353,82 +312,17 @@ def stage_plan(
     return plan if target_bytes is None else replace(plan, target_bytes=target_bytes)
 
 
+def staged_keys(adds: Iterable[AddFile | CdcFile]) -> tuple[str, ...]:
+    """The keys of new files below the location of their table."""
+    return tuple(decode_path(add.path) for add in adds)
+
+
 def unstage(plan: StagePlan, adds: Iterable[AddFile | CdcFile]) -> None:
     """Delete files that no commit will name."""
-    Sinks(plan.location, plan.storage_options).delete([decode_path(add.path) for add in adds])
-
-
-def write_metrics(adds: Iterable[AddFile]) -> dict[str, str]:
-    """What Delta's history says of files that a write has added."""
-    files = list(adds)
-    rows = sum(json.loads(add.stats)["numRecords"] for add in files if add.stats)
-    return {
-        "numFiles": str(len(files)),
-        "numOutputRows": str(rows),
-        "numOutputBytes": str(sum(add.size for add in files)),
-    }
+    delete_leftovers(plan.location, staged_keys(adds), plan.storage_options)
 
 
 # --- listed files --------------------------------------------------------------------------
-
-
-def partition_test(predicate: Predicate, metadata: Metadata) -> PartitionTest | None:
-    """Whether a file of a partition has only rows for the condition; None where rows differ."""
-    from deltalakedb.conditions.predicate import Constant, columns_of
-
-    if isinstance(predicate, Constant):
-        always = bool(predicate.value)
-        return lambda _values: always
-    partitions = {name.lower() for name in metadata.partition_columns}
-    if not all(len(c.path) == 1 and c.path[0].lower() in partitions for c in columns_of(predicate)):
-        return None
-    expression = row_filter(predicate)
-    columns = [metadata.schema.field(name) for name in metadata.partition_columns]
-
-    def test(values: Mapping[str, str | None]) -> bool:
-        import pyarrow as pa
-
-        from deltalakedb.actions.arrow import type_to_arrow
-
-        arrays = {
-            column.name: pa.array(
-                [decode_partition_value(values.get(physical_name(column)), column.type)],
-                type_to_arrow(column.type),
-            )
-            for column in columns
-        }
-        return bool(pa.table(arrays).filter(expression).num_rows)
-
-    return test
-
-
-def partitions_read(predicate: Predicate, metadata: Metadata) -> PartitionTest:
-    """Whether a file with these partition values could have rows for the condition."""
-    from deltalakedb.conditions.predicate import (
-        Constant,
-        columns_of,
-        conjunction,
-        conjuncts,
-        is_exact,
-    )
-
-    names = {name.lower() for name in metadata.partition_columns}
-    known = [
-        part
-        for part in conjuncts(predicate)
-        if is_exact(part)
-        and columns_of(part)
-        and all(len(c.path) == 1 and c.path[0].lower() in names for c in columns_of(part))
-    ]
-    test = partition_test(conjunction(known), metadata) if known else None
-    if test is not None:
-        return test
-    nothing = predicate == Constant(value=False)
-
-    def any_partition(_: Mapping[str, str | None]) -> bool:
-        return not nothing
-
-    return any_partition
 
 
 def chosen_files(files: pa.Table, test: PartitionTest) -> pa.Table:

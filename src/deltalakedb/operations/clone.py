@@ -29,7 +29,7 @@ from deltalakedb.operations.alter import (
 from deltalakedb.operations.append import add_of, rows_of_files
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.transaction.attempt import ReadSet
-from deltalakedb.transaction.change import Change
+from deltalakedb.transaction.commit import Commit, Guarantees, Operation
 from deltalakedb.transaction.table_rules import CONSTRAINT_RULES
 
 if TYPE_CHECKING:
@@ -48,14 +48,14 @@ _DOMAINS: Final = ("delta.clustering",)
 _MAPPING: Final = "delta.columnMapping.mode"
 
 
-def clone_change(
+def clone(
     source: Snapshot,
     *,
     name: str,
     location: str,
     properties: Mapping[str, str] | None = None,
     now: int,
-) -> Change:
+) -> Commit:
     """The commit that creates a shallow clone of a snapshot."""
     _check_apart(source, location)
     metadata = replace(
@@ -67,24 +67,28 @@ def clone_change(
     )
     actions = _actions(source, metadata)
     protocol = upgrade(source.protocol, required_features(protocol_for(metadata)))
-    return Change(
+    return Commit(
         table=replace(record_of(metadata, protocol, location, now), allowed_roots=roots_of(source)),
         base=None,
         actions=(protocol, metadata, *actions),
-        operation="CLONE",
-        parameters=_parameters(source),
-        metrics=_metrics(source),
-        enforced=frozenset(CONSTRAINT_RULES),
+        operation=Operation(
+            "CLONE",
+            parameters=_parameters(source),
+            metrics=_metrics(source),
+        ),
+        guarantees=Guarantees(
+            enforced=frozenset(CONSTRAINT_RULES),
+        ),
     )
 
 
-def replacing_change(
+def clone_into(
     source: Snapshot,
     table: TableRecord,
     base: TableState,
     *,
     properties: Mapping[str, str] | None = None,
-) -> Change:
+) -> Commit:
     """The commit that makes a shallow clone of a table that is there already, and empty."""
     if base.counts.live_files:
         raise TableExistsError(
@@ -106,16 +110,20 @@ def replacing_change(
     needed = required_features(source.protocol) | required_features(protocol_for(metadata))
     protocol = upgrade(base.protocol, needed)
     control: list[Action] = [metadata] if protocol == base.protocol else [protocol, metadata]
-    return Change(
+    return Commit(
         table=table,
         base=base,
         actions=(*control, *_actions(source, metadata)),
-        operation="CLONE",
-        parameters=_parameters(source),
-        metrics=_metrics(source),
+        operation=Operation(
+            "CLONE",
+            parameters=_parameters(source),
+            metrics=_metrics(source),
+        ),
         read=ReadSet(whole_table=True),
-        enforced=frozenset(CONSTRAINT_RULES),
-        replaces_all=True,
+        guarantees=Guarantees(
+            enforced=frozenset(CONSTRAINT_RULES),
+            replaces_all=True,
+        ),
     )
 
 

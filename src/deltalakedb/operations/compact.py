@@ -4,8 +4,8 @@ The plan comes from the catalog. Each bin of it is read and written by itself, w
 functions that read and stage rows everywhere else, so it runs in this process or wherever else it
 is sent. Files with deletion vectors are written anew without the rows that those hide.
 
-Whoever changes one of these files meanwhile makes the commit fail, and nothing is lost; whoever
-adds others is not in its way.
+A writer that changes one of these files meanwhile makes the commit fail, and nothing is lost. A
+writer that adds files is no conflict.
 """
 
 from __future__ import annotations
@@ -18,33 +18,34 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from deltalakedb.actions import AddFile
 from deltalakedb.actions.datatypes import StructType
 from deltalakedb.actions.jsonvalue import dumps
-from deltalakedb.actions.partition import decode_path
 from deltalakedb.actions.properties import TableProperties
-from deltalakedb.arguments import optional_kind, require_function, require_kind, require_whole
+from deltalakedb.arguments import optional_kind, require_function, require_whole
+from deltalakedb.conditions.partition_tests import partition_test
 from deltalakedb.conditions.where import parse_where
 from deltalakedb.errors import ConfigurationError, UnsupportedFeatureError
 from deltalakedb.operations.append import (
-    Written,
     chosen_files,
-    partition_test,
     remove_of,
     rows_of_files,
     stage_plan,
+    staged_keys,
+    unstage,
 )
 from deltalakedb.progress import Phases, Progress
 from deltalakedb.reading.dataset import open_dataset
 from deltalakedb.snapshot.listing import COLUMNS
+from deltalakedb.staging.constraints import ENFORCED
 from deltalakedb.staging.layout import StagePlan
-from deltalakedb.staging.sinks import Sinks
 from deltalakedb.staging.stage import stage
-from deltalakedb.table import Table
 from deltalakedb.threads import Threads
 from deltalakedb.transaction.attempt import ReadSet
+from deltalakedb.transaction.commit import Commit, Guarantees, Operation
 from deltalakedb.transaction.state import state_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from deltalakedb.clock import Clock
     from deltalakedb.snapshot import Snapshot
 
 TARGET_BYTES: Final = 1024 * 1024 * 1024
@@ -104,25 +105,19 @@ class Compaction:
 
 
 def compact(
-    table: Table,
+    snapshot: Snapshot,
+    clock: Clock,
     *,
     where: str | None = None,
     target_bytes: int | None = None,
     run: Run | None = None,
     progress: Progress | None = None,
-) -> Compaction:
-    """Make large files of small ones, in the partitions for which `where` is true.
-
-    New files have about `target_bytes` (1 GB); files that have that size already stay. `run` says
-    where the work is done: here, unless it is given. `progress` is told how many groups of files
-    of how many have been rewritten.
-    """
-    require_kind("table", table, Table, "a table of a lake")
+) -> tuple[Commit | None, Compaction]:
+    """Rewrite small files as large ones; the commit is None where there is nothing to do."""
     require_function("run", run)
     require_function("progress", progress)
     optional_kind("where", where, str, "SQL text")
     phases = Phases(progress)
-    snapshot = table.snapshot()
     target = TARGET_BYTES
     if target_bytes is not None:
         target = require_whole("target_bytes", target_bytes, least=1, fix="Pass e.g. 2**30")
@@ -132,7 +127,7 @@ def compact(
     bins = [bin_of(snapshot, files, rows, target) for rows in chosen]
     removed = [row for rows in chosen for row in rows]
     if not bins:
-        return Compaction(table.name, None, 0, 0, 0, 0, files.num_rows, 0)
+        return None, Compaction(snapshot.table.name, None, 0, 0, 0, 0, files.num_rows, 0)
     adds: list[AddFile] = []
     phases.begin("Rewriting files", main=True)
     try:
@@ -140,13 +135,13 @@ def compact(
             adds += made
             phases(done, len(bins))
     except BaseException:
-        delete_files(snapshot, adds)
+        unstage(bins[0].plan, adds)
         raise
-    return commit_optimize(
-        table,
+    return optimized(
         snapshot,
         removed,
         adds,
+        now=clock.now_ms(),
         considered=files.num_rows,
         where=where,
         columns=(),
@@ -246,20 +241,19 @@ def _worth_it(row: dict[str, Any]) -> bool:
     return records is None or deleted > records * _MOST_DELETED
 
 
-def commit_optimize(
-    table: Table,
+def optimized(
     snapshot: Snapshot,
     removed: list[dict[str, Any]],
     adds: list[AddFile],
     *,
+    now: int,
     considered: int,
     where: str | None,
     columns: Sequence[str],
     clustered_by: Sequence[str] = (),
     bins: int = 1,
-) -> Compaction:
-    """Commit new files in the place of others; no row has changed."""
-    now = table.now_ms()
+) -> tuple[Commit, Compaction]:
+    """The commit that replaces files by others with the same rows, and its result."""
     removes = [remove_of(row, now, data_change=False) for row in removed]
     sizes = sorted(add.size for add in adds) or [0]
     before = sum(row["size_bytes"] for row in removed)
@@ -276,25 +270,27 @@ def commit_optimize(
         "p75FileSize": sizes[len(sizes) * 3 // 4],
         "maxFileSize": sizes[-1],
     }
-    committed = table.commit_written(
-        Written(
-            base=state_of(snapshot),
-            actions=(*removes, *adds),
-            parameters={
+    commit = Commit(
+        snapshot.table,
+        state_of(snapshot),
+        (*removes, *adds),
+        Operation(
+            "OPTIMIZE",
+            {
                 "predicate": dumps([] if where is None else [where]),
                 "zOrderBy": dumps(list(columns)),
                 "clusterBy": dumps(list(clustered_by)) if clustered_by else None,
                 "auto": False,
             },
-            metrics={name: str(value) for name, value in metrics.items()},
-            undo=lambda: delete_files(snapshot, adds),
-            read=ReadSet(files=frozenset(row["path"] for row in removed)),
-            operation="OPTIMIZE",
-        )
+            {name: str(value) for name, value in metrics.items()},
+        ),
+        ReadSet(files=frozenset(row["path"] for row in removed)),
+        Guarantees(ENFORCED),
+        staged=staged_keys(adds),
     )
-    return Compaction(
-        table=table.name,
-        version=int(committed),
+    return commit, Compaction(
+        table=snapshot.table.name,
+        version=None,
         files_added=len(adds),
         files_removed=len(removes),
         bytes_added=metrics["numAddedBytes"],
@@ -309,9 +305,3 @@ def commit_optimize(
             hidden_rows=sum(json.loads(vector)["cardinality"] for vector in vectors),
         ),
     )
-
-
-def delete_files(snapshot: Snapshot, adds: Iterable[AddFile]) -> None:
-    """Delete new files that no commit will name."""
-    sinks = Sinks(snapshot.table.location, snapshot.storage_options)
-    sinks.delete([decode_path(add.path) for add in adds])

@@ -52,7 +52,7 @@ from deltalakedb.reading.filesystem import TableFiles
 from deltalakedb.staging.counting import Covered
 from deltalakedb.staging.parquet_footers import Footer, read_footer
 from deltalakedb.threads import Threads
-from deltalakedb.transaction.change import Change
+from deltalakedb.transaction.commit import Commit, Operation
 
 if TYPE_CHECKING:
     from deltalakedb.storage import ObjectInfo, Storage
@@ -74,7 +74,7 @@ class _Found:
         return encode_path(self.info.key)
 
 
-def convert_change(
+def convert(
     storage: Storage,
     location: str,
     *,
@@ -86,7 +86,7 @@ def convert_change(
     zone: tzinfo = UTC,
     progress: Progress | None = None,
     now: int,
-) -> Change:
+) -> Commit:
     """The commit that makes a table of the Parquet files at a location.
 
     `partition_schema` has the partition columns with their types; times in directory names that
@@ -129,18 +129,20 @@ def convert_change(
         for file, footer in zip(found, footers, strict=True)
     ]
     protocol = protocol_for(metadata)
-    return Change(
+    return Commit(
         table=record_of(metadata, protocol, location, now),
         base=None,
         actions=(protocol, metadata, *adds),
-        operation="CONVERT",
-        parameters={
-            "numFiles": len(adds),
-            "partitionedBy": dumps(list(metadata.partition_columns)),
-            "collectStats": True,
-            "sourceFormat": "parquet",
-        },
-        metrics={"numConvertedFiles": str(len(adds))},
+        operation=Operation(
+            "CONVERT",
+            parameters={
+                "numFiles": len(adds),
+                "partitionedBy": dumps(list(metadata.partition_columns)),
+                "collectStats": True,
+                "sourceFormat": "parquet",
+            },
+            metrics={"numConvertedFiles": str(len(adds))},
+        ),
     )
 
 

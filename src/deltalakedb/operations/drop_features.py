@@ -24,7 +24,7 @@ from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.actions.properties import FEATURE_PREFIX
 from deltalakedb.errors import ConfigurationError, UnsupportedFeatureError
 from deltalakedb.store import TableRecord
-from deltalakedb.transaction.change import Change
+from deltalakedb.transaction.commit import Commit, Guarantees, Operation
 from deltalakedb.transaction.metadata_diff import ROW_TRACKING_DOMAIN
 from deltalakedb.transaction.state import TableState
 
@@ -72,7 +72,7 @@ def droppable(state: TableState, domains: Collection[str]) -> frozenset[str]:
         going -= needed
 
 
-def drop_features(table: TableRecord, state: TableState, domains: Collection[str]) -> Change | None:
+def drop_features(table: TableRecord, state: TableState, domains: Collection[str]) -> Commit | None:
     """The change that drops what the table can do without; None where there is nothing.
 
     It applies to exactly the version that was looked at: a later one may use a feature.
@@ -83,7 +83,7 @@ def drop_features(table: TableRecord, state: TableState, domains: Collection[str
 
 def drop_feature(
     table: TableRecord, state: TableState, domains: Collection[str], name: str
-) -> Change:
+) -> Commit:
     """The change that drops one feature, which nothing of the table may use."""
     feature = feature_name(name)
     if feature not in required_features(state.protocol):
@@ -104,21 +104,25 @@ def drop_feature(
     return _dropping(table, state, frozenset({feature}))
 
 
-def _dropping(table: TableRecord, state: TableState, going: frozenset[str]) -> Change:
+def _dropping(table: TableRecord, state: TableState, going: frozenset[str]) -> Commit:
     actions: list[Action] = [without(state.protocol, going)]
     metadata = state.metadata
     if going & _TIMESTAMPS:
         metadata = _without_timestamps(metadata)
     if metadata != state.metadata:
         actions.append(metadata)
-    return Change(
+    return Commit(
         table=table,
         base=state,
         actions=tuple(actions),
-        operation="DROP FEATURE",
-        parameters={"featureName": dumps(sorted(going))},
-        expected_version=state.version,
-        allow_feature_drop=True,
+        operation=Operation(
+            "DROP FEATURE",
+            parameters={"featureName": dumps(sorted(going))},
+        ),
+        guarantees=Guarantees(
+            expected_version=state.version,
+            allow_feature_drop=True,
+        ),
     )
 
 

@@ -33,7 +33,7 @@ from deltalakedb.transaction.state import load_state
 if TYPE_CHECKING:
     from deltalakedb.mirror.export import Exported
     from deltalakedb.store import Store, TableRecord
-    from deltalakedb.transaction.change import Change
+    from deltalakedb.transaction.commit import Commit
     from deltalakedb.transaction.committer import Committer
     from deltalakedb.transaction.state import TableState
 
@@ -63,9 +63,9 @@ def export_table(
             if not verified:
                 export.check_log(store, storage, table, progress=progress)
                 verified = True
-            state, change = _look(store, table, version)
-            if drop_features and change is not None:
-                dropped |= _drop(committer, change, state)
+            state, commit = _look(store, table, version)
+            if drop_features and commit is not None:
+                dropped |= _drop(committer, commit, state)
                 continue
             phases.begin("Writing the last checkpoint")
             export.complete_log(store, storage, table, version)
@@ -84,8 +84,8 @@ def export_table(
     )
 
 
-def _look(store: Store, table: TableRecord, version: int) -> tuple[TableState, Change | None]:
-    """A table at a version, and the change that would make it ordinary."""
+def _look(store: Store, table: TableRecord, version: int) -> tuple[TableState, Commit | None]:
+    """A table at a version, and the commit that would make it ordinary."""
     with store.read() as session:
         if store.head(session, table.table_id) is None:
             raise not_registered(session, table)
@@ -94,18 +94,19 @@ def _look(store: Store, table: TableRecord, version: int) -> tuple[TableState, C
     return state, features_to_drop(table, state, domains)
 
 
-def _drop(committer: Committer, change: Change, state: TableState) -> set[str]:
+def _drop(committer: Committer, commit: Commit, state: TableState) -> set[str]:
     """Drop what the table can do without; the features that went, none if others were faster."""
     try:
-        (outcome,) = committer.commit([change])
+        # This loop publishes it.
+        (done,) = committer.commit([commit], notify=False)
     except CommitConflictError:
         return set()
     except (CommitRejectedError, UnsupportedFeatureError) as error:
         raise MirrorError(
-            f"Table {change.table.name!r} cannot be exported without the features that other "
+            f"Table {commit.table.name!r} cannot be exported without the features that other "
             "writers may not know",
             why=f"{error.what}: {error.why}. It is still in the catalog",
             fix=f"Keep them: {Option('drop_features', value=False)}",
         ) from error
-    after = state.protocol if outcome.state is None else outcome.state.protocol
+    after = state.protocol if done.state is None else done.state.protocol
     return set(writer_features(state.protocol) - writer_features(after))

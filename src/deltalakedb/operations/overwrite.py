@@ -19,6 +19,7 @@ from deltalakedb.actions.datatypes import BINARY, BOOLEAN, DOUBLE, FLOAT, Struct
 from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.actions.partition import decode_partition_value
 from deltalakedb.actions.properties import TableProperties
+from deltalakedb.conditions.partition_tests import partition_test
 from deltalakedb.conditions.predicate import (
     Column,
     Null,
@@ -34,23 +35,23 @@ from deltalakedb.errors import ConfigurationError, UnsupportedFeatureError
 from deltalakedb.operations.append import (
     Matching,
     RowPlan,
-    Written,
     all_live_rows,
     check_write,
     chosen_files,
-    partition_test,
     plan_rows,
     remove_of,
     rows_of_files,
+    staged_keys,
     unstage,
-    write_metrics,
 )
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.staging.change_data import ChangeData
 from deltalakedb.staging.layout import StagePlan
 from deltalakedb.staging.sources import source_of
 from deltalakedb.staging.stage import stage
+from deltalakedb.storage import delete_leftovers
 from deltalakedb.transaction.attempt import ReadSet
+from deltalakedb.transaction.commit import Commit, Guarantees, Operation, write_metrics
 from deltalakedb.transaction.state import state_of
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Going:
-    """What becomes of the files that have rows which go; `undo` deletes what was written for it."""
+    """What becomes of the files whose rows are replaced; `staged` are the keys of new files."""
 
     removes: list[RemoveFile]
     read: ReadSet
@@ -73,7 +74,7 @@ class Going:
     changes: list[CdcFile] = field(default_factory=list)
     deleted: int | None = None
     """How many rows go; None where that is not known."""
-    undo: Callable[[], None] = field(default=lambda: None, repr=False)
+    staged: tuple[str, ...] = ()
 
 
 Take: TypeAlias = Callable[[list[AddFile]], Going]
@@ -89,7 +90,7 @@ class Replaces(Protocol):
         ...
 
 
-def write_overwrite(
+def overwrite(
     snapshot: Snapshot,
     data: Any,
     *,
@@ -103,8 +104,8 @@ def write_overwrite(
     target_bytes: int | None = None,
     matching: Matching | None = None,
     data_change: bool = True,
-) -> Written:
-    """Stage rows that take the place of all rows, or of those that fulfil a condition.
+) -> Commit:
+    """Stage rows that replace all rows, or those for a condition; the commit that does so.
 
     Without `data_change` they are the same rows in other files: readers of changes see none.
     """
@@ -211,7 +212,7 @@ def overwritten(
     dynamic: bool = False,
     take: Take | None = None,
     data_change: bool = True,
-) -> Written:
+) -> Commit:
     """The commit that puts staged rows in the place of others.
 
     Those are all rows, those for the plan's condition, or with `dynamic` all of the partitions
@@ -233,7 +234,7 @@ def overwritten(
     except BaseException:
         plan.undo(adds)
         if going is not None:
-            going.undo()
+            delete_leftovers(plan.stage.location, going.staged, plan.stage.storage_options)
         raise
     removed = len(going.removes) - len(going.marked)
     metrics = {**write_metrics([*going.kept, *adds]), "numRemovedFiles": str(removed)}
@@ -250,22 +251,16 @@ def overwritten(
         parameters |= plan.matching.parameters
     if dynamic:
         parameters["isDynamicPartitionOverwrite"] = "true"
-    undo_going = going.undo
-
-    def undo() -> None:
-        plan.undo(adds)
-        undo_going()
-
-    return Written(
-        base=plan.base,
-        actions=(*control, *going.removes, *going.marked, *going.kept, *adds, *going.changes),
-        parameters=parameters,
-        metrics=metrics,
-        undo=undo,
-        read=going.read,
-        # Files that stay have the schema of before.
-        replaces_all=plan.replaces_schema and len(going.removes) == snapshot.num_files,
-        enforced=plan.enforced,
+    # Files that stay have the schema of before.
+    replaces_all = plan.replaces_schema and len(going.removes) == snapshot.num_files
+    return Commit(
+        plan.table,
+        plan.base,
+        (*control, *going.removes, *going.marked, *going.kept, *adds, *going.changes),
+        Operation("WRITE", parameters, metrics),
+        going.read,
+        Guarantees(plan.enforced, replaces_all=replaces_all),
+        staged=(*staged_keys(adds), *going.staged),
     )
 
 
@@ -377,12 +372,9 @@ def _rows_go(plan: RowPlan, adds: list[AddFile], snapshot: Snapshot, now: int) -
         rewriting.undo()
         raise
     kept = rewriting.kept
-
-    def undo() -> None:
-        plan.undo([*kept, *changes])
-
     read = ReadSet(partitions=lambda _: True, files=frozenset(found["path"].to_pylist()))
-    return Going(rewriting.removes, read, kept=kept, changes=changes, undo=undo)
+    staged = staged_keys([*kept, *changes])
+    return Going(rewriting.removes, read, kept=kept, changes=changes, staged=staged)
 
 
 class _Rewriting:

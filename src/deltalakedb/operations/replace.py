@@ -21,7 +21,7 @@ from deltalakedb.operations.alter import as_text, check_constraints, mapped_colu
 from deltalakedb.operations.append import remove_of, rows_of_files
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.transaction.attempt import ReadSet
-from deltalakedb.transaction.change import Change
+from deltalakedb.transaction.commit import Commit, Guarantees, Operation
 from deltalakedb.transaction.state import state_of
 from deltalakedb.transaction.table_rules import CONSTRAINT_RULES
 
@@ -49,7 +49,7 @@ def replacement(
     description: str | None = None,
     operation: str = "REPLACE TABLE",
     now: int,
-) -> Change:
+) -> Commit:
     """The commit that replaces a table as a snapshot has it.
 
     Whoever changes the table meanwhile makes it fail.
@@ -79,21 +79,25 @@ def replacement(
     elif DOMAIN in snapshot.domain_metadata:
         control.append(DomainMetadata(DOMAIN, snapshot.domain_metadata[DOMAIN], removed=True))
     removes = [remove_of(row, now) for row in rows_of_files(snapshot.files(columns=COLUMNS))]
-    return Change(
+    return Commit(
         table=snapshot.table,
         base=base,
         actions=(*control, *removes),
-        operation=operation,
-        parameters={
-            "isManaged": "false",
-            "description": description,
-            "partitionBy": dumps(list(partition_by)),
-            "clusterBy": dumps(list(cluster_by)) if cluster_by else None,
-            "properties": dumps(dict(configuration)),
-        },
-        metrics={"numRemovedFiles": str(len(removes))},
+        operation=Operation(
+            operation,
+            parameters={
+                "isManaged": "false",
+                "description": description,
+                "partitionBy": dumps(list(partition_by)),
+                "clusterBy": dumps(list(cluster_by)) if cluster_by else None,
+                "properties": dumps(dict(configuration)),
+            },
+            metrics={"numRemovedFiles": str(len(removes))},
+        ),
         read=ReadSet(whole_table=True),
-        # There are no rows that could break a constraint.
-        enforced=frozenset(CONSTRAINT_RULES),
-        replaces_all=True,
+        guarantees=Guarantees(
+            # There are no rows that could break a constraint.
+            enforced=frozenset(CONSTRAINT_RULES),
+            replaces_all=True,
+        ),
     )

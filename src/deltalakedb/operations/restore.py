@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.actions import Action, DomainMetadata, Metadata
@@ -16,16 +15,16 @@ from deltalakedb.actions.clustering import DOMAIN as CLUSTERING
 from deltalakedb.actions.datatypes import StructField, StructType, physical_name
 from deltalakedb.actions.file_paths import vector_path
 from deltalakedb.actions.schema_json import schema_to_json
-from deltalakedb.arguments import require_kind
-from deltalakedb.errors import ConfigurationError, DataFileMissingError, Option
+from deltalakedb.errors import DataFileMissingError
 from deltalakedb.operations.append import add_of, remove_of, rows_of_files
 from deltalakedb.reading.data_files import descriptor_of
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.storage import open_storage
 from deltalakedb.storage.locations import FilePlaces
-from deltalakedb.table import Table
 from deltalakedb.threads import Threads
 from deltalakedb.transaction.attempt import ReadSet
+from deltalakedb.transaction.commit import Commit, Guarantees, Operation
+from deltalakedb.transaction.state import state_of
 from deltalakedb.transaction.table_rules import CONSTRAINT_RULES
 
 if TYPE_CHECKING:
@@ -61,21 +60,13 @@ class Restore:
 
 
 def restore(
-    table: Table, *, version: int | None = None, timestamp: datetime | str | None = None
-) -> Restore:
-    """Commit a version that is what the table was at `version` or `timestamp`.
+    now: Snapshot, then: Snapshot, *, timestamp: object = None, moment: int
+) -> tuple[Commit | None, Restore]:
+    """The commit of a version that equals an earlier one; None where nothing has to change.
 
-    Whoever changes the table meanwhile makes it fail with a conflict. Files of the old version
-    that vacuum has deleted are told before anything is committed.
+    - It depends on the whole table: it fails if another writer commits meanwhile.
+    - Files of the earlier version that vacuum has deleted are an error.
     """
-    require_kind("table", table, Table, "a table of a lake")
-    if (version is None) == (timestamp is None):
-        raise ConfigurationError(
-            "A restore needs a version or a timestamp, and not both",
-            fix=f"Pass {Option('version', 3)}, or {Option('timestamp', '2026-11-01T00:00:00Z')}",
-        )
-    now = table.snapshot()
-    then = table.snapshot(version, timestamp=timestamp)
     here, there = _by_identity(now), _by_identity(then)
     back = [row for key, row in there.items() if key not in here]
     gone = [row for key, row in here.items() if key not in there]
@@ -85,11 +76,10 @@ def restore(
     if metadata != now.metadata:
         actions.append(metadata)
     actions += _domains(now, then)
-    moment = table.now_ms()
     actions += [remove_of(row, moment) for row in gone]
     actions += [add_of(row) for row in back]
-    told = Restore(
-        table=table.name,
+    result = Restore(
+        table=now.table.name,
         restored=then.version,
         version=None,
         files_restored=len(back),
@@ -100,31 +90,32 @@ def restore(
         bytes=then.size_bytes,
     )
     if not actions:
-        return told
-    committed = table.commit(
-        actions,
-        operation="RESTORE",
-        operation_parameters={
+        return None, result
+    operation = Operation(
+        "RESTORE",
+        {
             "version": then.version if timestamp is None else None,
             "timestamp": None if timestamp is None else str(timestamp),
         },
-        operation_metrics={
-            "tableSizeAfterRestore": str(told.bytes),
-            "numOfFilesAfterRestore": str(told.files),
-            "numRemovedFiles": str(told.files_removed),
-            "numRestoredFiles": str(told.files_restored),
-            "removedFilesSize": str(told.bytes_removed),
-            "restoredFilesSize": str(told.bytes_restored),
+        {
+            "tableSizeAfterRestore": str(result.bytes),
+            "numOfFilesAfterRestore": str(result.files),
+            "numRemovedFiles": str(result.files_removed),
+            "numRestoredFiles": str(result.files_restored),
+            "removedFilesSize": str(result.bytes_removed),
+            "restoredFilesSize": str(result.bytes_restored),
         },
-        base=now,
-        read=ReadSet(whole_table=True),
-        # Files that stay were there then, too.
-        replaces_all=True,
+    )
+    guarantees = Guarantees(
         # The rows were checked when they were first written, by the rules of that version, which
         # are those that come back.
         enforced=frozenset(CONSTRAINT_RULES),
+        # Files that stay were there then, too.
+        replaces_all=True,
     )
-    return Restore(**{**asdict(told), "version": int(committed)})
+    read = ReadSet(whole_table=True)
+    commit = Commit(now.table, state_of(now), tuple(actions), operation, read, guarantees)
+    return commit, result
 
 
 def _by_identity(snapshot: Snapshot) -> dict[tuple[str, str], dict[str, Any]]:

@@ -16,10 +16,8 @@ from deltalakedb.actions.datatypes import STRING
 from deltalakedb.actions.file_paths import absolute_path
 from deltalakedb.actions.partition import decode_path, partition_directory
 from deltalakedb.actions.properties import TableProperties
-from deltalakedb.arguments import require_kind
 from deltalakedb.errors import UnsupportedFeatureError
 from deltalakedb.storage import open_storage
-from deltalakedb.table import Table
 
 if TYPE_CHECKING:
     from deltalakedb.snapshot import Snapshot
@@ -43,10 +41,8 @@ class Manifests:
         return asdict(self)
 
 
-def symlink_manifests(table: Table) -> Manifests:
-    """Write the manifests of the newest version of a table; those of older ones go."""
-    require_kind("table", table, Table, "a table of a lake")
-    snapshot = table.snapshot()
+def symlink_manifests(snapshot: Snapshot) -> Manifests:
+    """Write the manifests of a snapshot, and delete those of earlier ones."""
     listed = _listed(snapshot)
     storage = open_storage(snapshot.table.location, snapshot.storage_options)
     stale = {info.key for info in storage.list(f"{FOLDER}/")} - listed.keys()
@@ -54,7 +50,7 @@ def symlink_manifests(table: Table) -> Manifests:
         text = "".join(f"{path}\n" for path in sorted(paths))
         storage.put(key, text.encode("utf-8"))
     storage.delete_many(sorted(stale))
-    return Manifests(table.name, snapshot.version, len(listed), len(stale))
+    return Manifests(snapshot.table.name, snapshot.version, len(listed), len(stale))
 
 
 def _listed(snapshot: Snapshot) -> dict[str, list[str]]:

@@ -24,18 +24,23 @@ from typing import TYPE_CHECKING, Any, Final
 from deltalakedb.actions.features import check_writable, required_features
 from deltalakedb.actions.file_paths import vector_path
 from deltalakedb.actions.properties import TableProperties
-from deltalakedb.arguments import require_flags, require_function, require_kind, require_number
+from deltalakedb.arguments import require_flags, require_function, require_number
 from deltalakedb.deltalog.names import LOG, LogKind, parse_name
 from deltalakedb.errors import ConfigurationError, Fix, InvalidArgumentError, MirrorError, Option
+from deltalakedb.mirror.clock_check import check_ahead
 from deltalakedb.progress import Phases, Progress
 from deltalakedb.reading.data_files import descriptor_of
+from deltalakedb.snapshot.listing import needed_files
 from deltalakedb.staging.layout import STAGING_FOLDER
 from deltalakedb.storage import open_storage
 from deltalakedb.storage.locations import FilePlaces
-from deltalakedb.table import Table
+from deltalakedb.store.mirror import mirror_table
+from deltalakedb.store.table_lookup import not_registered
 
 if TYPE_CHECKING:
+    from deltalakedb.snapshot import Snapshot
     from deltalakedb.storage import ObjectInfo
+    from deltalakedb.store import Store, TableRecord
 
 _CHANGE_DATA: Final = "_change_data"
 _ICEBERG: Final = "metadata/"
@@ -62,42 +67,36 @@ class Vacuum:
 
 
 def vacuum(
-    table: Table,
+    store: Store,
+    snapshot: Snapshot,
     *,
     retention_hours: float | None = None,
     dry_run: bool = False,
     allow_short_retention: bool = False,
     progress: Progress | None = None,
 ) -> Vacuum:
-    """Delete files that no version of the last `retention_hours` needs.
-
-    The retention is that of the table unless it is given (`delta.deletedFileRetentionDuration`,
-    a week by default). A shorter one is refused unless it is allowed: readers of older versions,
-    and writers that have not committed yet, would lose their files. `progress` is told how many
-    files of how many have been deleted; with a method `phase` also what comes before (see
-    `deltalakedb.progress`).
-    """
-    require_kind("table", table, Table, "a table of a lake")
+    """Delete files that no version of the last `retention_hours` needs; see `Table.vacuum`."""
     require_flags(dry_run=dry_run, allow_short_retention=allow_short_retention)
     require_function("progress", progress)
     if retention_hours is not None:
         fix = "Pass 0 or more hours; the default is a week"
         retention_hours = require_number("retention_hours", retention_hours, fix=fix)
     phases = Phases(progress)
-    snapshot = table.snapshot()
+    table = snapshot.table
     if "vacuumProtocolCheck" in required_features(snapshot.protocol):
         check_writable(snapshot.protocol, metadata=snapshot.metadata, table=table.name)
     least = TableProperties(snapshot.properties).deleted_file_retention
     hours = _hours(table, least, retention_hours, allowed=allow_short_retention)
-    now = table.now_ms()
+    now = store.clock.now_ms()
     cutoff = now - int(hours * _HOUR_MS)
     phases.begin("Finding what is needed")
     places = FilePlaces(table.location, table.allowed_roots)
-    others = table.other_tables()
-    needed = _needed(table, places, cutoff, phases)
+    with store.read() as session:
+        others = [one for one in store.tables(session) if one.table_id != table.table_id]
+    needed = _needed(store, table, places, cutoff, phases)
     for other in others:
         if any(places.overlaps(root) for root in other.allowed_roots):
-            needed |= _needed(other, places, _cutoff_of(other, cutoff), phases)
+            needed |= _needed(store, other, places, _cutoff_of(store, other, cutoff), phases)
     inside = [key for other in others if (key := _folder_inside(places, other)) is not None]
     storage = open_storage(table.location, snapshot.storage_options)
     iceberg = _has_iceberg(snapshot.properties)
@@ -117,11 +116,11 @@ def vacuum(
         else:
             # Once, if links lead to it by several keys.
             gone.setdefault(identity, found)
-    _refuse_foreign(table, logged)
+    _refuse_foreign(store, table, logged)
     keys = [found.key for found in gone.values()]
     if not dry_run:
         if gone:
-            table.check_ahead(storage, now, newest=newest)
+            check_ahead(store, storage, now, newest=newest)
         phases.begin("Deleting files", main=True)
         for start in range(0, len(keys), _AT_ONCE):
             storage.delete_many(keys[start : start + _AT_ONCE])
@@ -137,7 +136,7 @@ def vacuum(
     )
 
 
-def _hours(table: Table, least: timedelta, given: float | None, *, allowed: bool) -> float:
+def _hours(table: TableRecord, least: timedelta, given: float | None, *, allowed: bool) -> float:
     default = least.total_seconds() / 3600
     if given is None:
         return default
@@ -157,11 +156,13 @@ def _hours(table: Table, least: timedelta, given: float | None, *, allowed: bool
     return given
 
 
-def _needed(table: Table, places: FilePlaces, cutoff: int, tell: Phases) -> set[str]:
+def _needed(
+    store: Store, table: TableRecord, places: FilePlaces, cutoff: int, tell: Phases
+) -> set[str]:
     """All files that a version of `table` from `cutoff` on needs, as `places` knows them."""
     own = places if table.location == places.location else FilePlaces(table.location)
     found: set[str] = set()
-    for number, (path, vector) in enumerate(table.needed_files(cutoff), start=1):
+    for number, (path, vector) in enumerate(needed_files(store, table, cutoff), start=1):
         if number % _AT_ONCE == 0:
             tell(number)
         found.update(places.identities(path, of=own))
@@ -172,13 +173,13 @@ def _needed(table: Table, places: FilePlaces, cutoff: int, tell: Phases) -> set[
     return found
 
 
-def _cutoff_of(table: Table, cutoff: int) -> int:
+def _cutoff_of(store: Store, table: TableRecord, cutoff: int) -> int:
     """What a clone keeps its versions for is decided by the clone."""
-    retention = TableProperties(table.record.properties).deleted_file_retention
-    return min(cutoff, table.now_ms() - int(retention.total_seconds() * 1000))
+    retention = TableProperties(table.properties).deleted_file_retention
+    return min(cutoff, store.clock.now_ms() - int(retention.total_seconds() * 1000))
 
 
-def _folder_inside(places: FilePlaces, other: Table) -> str | None:
+def _folder_inside(places: FilePlaces, other: TableRecord) -> str | None:
     """The folder of another table that lies in this one, as its files are known; None elsewhere."""
     key = places.key_of_location(other.location)
     return f"{key}/" if key else key
@@ -195,9 +196,14 @@ def _logged(key: str) -> int:
     return found.version if found is not None and found.kind is LogKind.COMMIT else -1
 
 
-def _refuse_foreign(table: Table, logged: int) -> None:
+def _refuse_foreign(store: Store, table: TableRecord, logged: int) -> None:
     """The files of a commit that is to be adopted, or decided upon, are not there for nothing."""
-    if logged > table.refresh() or table.has_drifted():
+    with store.read() as session:
+        head = store.head(session, table.table_id)
+        if head is None:
+            raise not_registered(session, table)
+        drifted = mirror_table(session, table.table_id).drift is not None
+    if logged > head or drifted:
         raise MirrorError(
             f"Table {table.name!r} is not vacuumed: its log has a commit that this catalog has not "
             "written",

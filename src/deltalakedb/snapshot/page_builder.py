@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from deltalakedb.snapshot import listing
 from deltalakedb.snapshot.pages import positions_of, read_batch, write_batch
@@ -51,8 +51,24 @@ class _Work:
     updated: dict[int, bytes] = field(default_factory=dict)
 
 
-def after_commit(store: Store, table: TableRecord, version: int, counts: Counts) -> None:
-    """Make pages if it is time; never raises."""
+class Counted(Protocol):
+    """A version of a table with its counts."""
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def counts(self) -> Counts: ...
+
+
+def after_commit(store: Store, versions: Iterable[tuple[TableRecord, Counted | None]]) -> None:
+    """Make pages of tables that have a new version, if it is time; never raises."""
+    for table, state in versions:
+        if state is not None:
+            _after_version(store, table, state.version, state.counts)
+
+
+def _after_version(store: Store, table: TableRecord, version: int, counts: Counts) -> None:
     changes = counts.num_adds + counts.num_removes
     if version % _LOOK_EVERY and changes < LEAST_CHANGES:
         return

@@ -16,10 +16,10 @@ from deltalakedb.errors import StorageError
 from deltalakedb.storage import (
     check_options,
     check_process,
+    delete_leftovers,
     local_path,
     normalise_location,
     open_object_store,
-    open_storage,
 )
 
 if TYPE_CHECKING:
@@ -60,12 +60,7 @@ class Sinks:
 
     def delete(self, keys: list[str]) -> None:
         """Delete files that no commit will ever name; what cannot be deleted is left to vacuum."""
-        storage = open_storage(self.location, self._options)
-        for key in keys:
-            try:
-                storage.delete(key)
-            except StorageError:
-                continue
+        delete_leftovers(self.location, keys, self._options)
 
 
 class Sink(ABC):

@@ -18,13 +18,14 @@ from deltalakedb.storage.locations import (
     table_location,
 )
 from deltalakedb.storage.object_store import check_options, check_process, open_object_store
-from deltalakedb.storage.storage import ObjectInfo, Storage, open_storage
+from deltalakedb.storage.storage import ObjectInfo, Storage, delete_leftovers, open_storage
 
 __all__ = [
     "ObjectInfo",
     "Storage",
     "check_options",
     "check_process",
+    "delete_leftovers",
     "local_path",
     "normalise_location",
     "open_object_store",

@@ -7,7 +7,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -72,6 +72,18 @@ def open_storage(
         return Storage(location, None, options, folder=folder)
     store = (open_object_store if patient else open_brief_store)(location, options)
     return Storage(location, store, options)
+
+
+def delete_leftovers(
+    location: str, keys: Iterable[str], storage_options: Mapping[str, str] | None = None
+) -> None:
+    """Delete files that no commit names; a file that cannot be deleted is left to vacuum."""
+    storage = open_storage(location, storage_options)
+    for key in keys:
+        try:
+            storage.delete(key)
+        except StorageError:
+            continue
 
 
 class Storage:

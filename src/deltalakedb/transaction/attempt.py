@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final
 
 from deltalakedb.actions.values import Action, AddFile, Metadata, Protocol
+from deltalakedb.conditions.partition_tests import PartitionTest
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.transaction.metadata_diff import ROW_TRACKING_DOMAIN
 from deltalakedb.transaction.summary import Summary
-
-PartitionTest: TypeAlias = Callable[[Mapping[str, str | None]], bool]
 
 
 class IsolationLevel(Enum):

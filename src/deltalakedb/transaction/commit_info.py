@@ -14,7 +14,7 @@ from deltalakedb.actions import Action, CommitInfo, Metadata
 from deltalakedb.actions.jsonvalue import dumps, dumps_ordered
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.transaction.attempt import IsolationLevel
-from deltalakedb.transaction.change import as_strings
+from deltalakedb.transaction.commit import as_strings
 from deltalakedb.transaction.metadata_diff import ROW_TRACKING_DOMAIN
 from deltalakedb.transaction.row_tracking import assign_row_ids, high_water_mark
 from deltalakedb.transaction.table_rules import facts_of
@@ -22,7 +22,7 @@ from deltalakedb.transaction.table_rules import facts_of
 if TYPE_CHECKING:
     from deltalakedb.store import Store
     from deltalakedb.store.dialect import Session
-    from deltalakedb.transaction.change import Change
+    from deltalakedb.transaction.commit import Commit
     from deltalakedb.transaction.state import TableState
     from deltalakedb.transaction.summary import Summary
 
@@ -33,15 +33,15 @@ _ICT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
 def finish_actions(
     store: Store,
     session: Session,
-    change: Change,
+    commit: Commit,
     state: TableState | None,
     *,
-    summary: Summary,
     version: int,
     committed_at: int,
 ) -> Sequence[Action]:
-    """The actions to write; `change.actions` itself where there is nothing to add."""
-    actions: Sequence[Action] = change.actions
+    """The actions to write; `commit.actions` itself where there is nothing to add."""
+    actions: Sequence[Action] = commit.actions
+    summary = commit.summary
     if state is None:
         if summary.adds and _tracks_rows(summary):
             filled, written = assign_row_ids(actions, high_water_mark(None), version)
@@ -86,7 +86,7 @@ def _with_enablement(
 
 
 def commit_info(
-    change: Change,
+    commit: Commit,
     *,
     isolation: IsolationLevel,
     is_blind_append: bool,
@@ -97,31 +97,32 @@ def commit_info(
     transaction_id: str | None,
 ) -> CommitInfo:
     """The provenance of a commit; what the caller says of it never overrides what we know."""
+    operation = commit.operation
     # In the order of their names, which is how a commitInfo is written.
     known: dict[str, Any] = {"engineInfo": engine_info}
     if in_commit_timestamps:
         known["inCommitTimestamp"] = committed_at
     known["isBlindAppend"] = is_blind_append
     known["isolationLevel"] = isolation.value
-    known["operation"] = change.operation
-    if change.metrics:
-        known["operationMetrics"] = as_strings(change.metrics)
-    known["operationParameters"] = as_strings(change.parameters) if change.parameters else {}
-    if change.base is not None:
-        known["readVersion"] = change.base.version
+    known["operation"] = operation.name
+    if operation.metrics:
+        known["operationMetrics"] = as_strings(operation.metrics)
+    known["operationParameters"] = as_strings(operation.parameters) if operation.parameters else {}
+    if commit.base is not None:
+        known["readVersion"] = commit.base.version
     if transaction_id is not None:
-        tags = change.info.get("tags")
+        tags = operation.info.get("tags")
         known["tags"] = {
             **(tags if isinstance(tags, dict) else {}),
             "deltalakedb.transactionId": transaction_id,
         }
     known["timestamp"] = committed_at
-    known["txnId"] = change.commit_uuid
+    known["txnId"] = commit.uuid
     if committer is not None:
         known["userName"] = committer
-    return CommitInfo({**change.info, **known} if change.info else known)
+    return CommitInfo({**operation.info, **known} if operation.info else known)
 
 
-def commit_info_text(info: CommitInfo, change: Change) -> str:
+def commit_info_text(info: CommitInfo, commit: Commit) -> str:
     """The canonical JSON of `commit_info`; the caller's own fields may need the careful writer."""
-    return dumps(info.fields) if change.info else dumps_ordered(info.fields, plain=True)
+    return dumps(info.fields) if commit.operation.info else dumps_ordered(info.fields, plain=True)

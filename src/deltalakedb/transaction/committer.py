@@ -20,10 +20,11 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, TypeAlias
 
 from deltalakedb.actions import serialise_commit
 from deltalakedb.errors import (
@@ -44,12 +45,13 @@ from deltalakedb.errors import (
     TransactionAbortedError,
     UnexpectedVersionError,
 )
+from deltalakedb.storage import delete_leftovers
 from deltalakedb.store import Counts, Payload, VersionRecord, account
 from deltalakedb.store.mirror import drift_way_out, mirror_table
 from deltalakedb.store.table_lookup import not_registered, table_exists
 from deltalakedb.telemetry import Metrics, event, span
 from deltalakedb.transaction.attempt import Attempt, IsolationLevel, isolation_of
-from deltalakedb.transaction.change import Change, Committed, TableRead, new_uuid
+from deltalakedb.transaction.commit import Commit, Committed, TableRead, new_uuid
 from deltalakedb.transaction.commit_info import commit_info, commit_info_text, finish_actions
 from deltalakedb.transaction.commit_times import CommitTimes
 from deltalakedb.transaction.concurrent_commits import state_after_winners
@@ -79,20 +81,12 @@ class _SettledError(Exception):
     """Everything was committed before: roll back whatever heads were taken."""
 
 
-class Outcome(NamedTuple):
-    """The version a change became, and the state it left behind where that is known."""
-
-    committed: Committed
-    state: TableState | None
-
-
 @dataclass(slots=True)
 class _Work:
-    """One change on its way: the state it goes on top of, and what it became."""
+    """The progress of a commit: the state it goes on top of, and the version it became."""
 
-    change: Change
+    commit: Commit
     state: TableState | None
-    summary: Summary
     attempt: Attempt
     body: bytes
     is_blind_append: bool = False
@@ -103,7 +97,7 @@ class _Work:
 
     @property
     def table_id(self) -> str:
-        return self.change.table.table_id
+        return self.commit.table.table_id
 
 
 @dataclass(slots=True)
@@ -123,8 +117,16 @@ class _Read:
         return (heads.get(self.table_id) or 0) - self.state.version
 
 
+Guard: TypeAlias = Callable[
+    [Sequence[tuple["TableRecord", int | None]]], AbstractContextManager[None]
+]
+"""Surrounds a commit, and may refuse it: tables with the versions that the commit starts from."""
+Subscriber: TypeAlias = Callable[[Sequence[tuple["TableRecord", TableState | None]]], None]
+"""Called after each commit, with its tables and the states that they have now; never raises."""
+
+
 class Committer:
-    """Commits changes through a store."""
+    """Commits through a store."""
 
     def __init__(
         self,
@@ -135,6 +137,8 @@ class Committer:
         committer: str | None = None,
         engine_info: str = "deltalakedb",
         on_drift: str = "refuse",
+        guard: Guard | None = None,
+        subscribers: Sequence[Subscriber] = (),
         step: Callable[[str], None] | None = None,
     ) -> None:
         self._store = store
@@ -144,20 +148,60 @@ class Committer:
         self._engine_info = engine_info
         self._times = CommitTimes(store)
         self._refuses_drift = on_drift == "refuse"
+        self._guard = guard
+        self._subscribers = subscribers
         # The newest version of each table that this process has committed.
         self._newest: dict[str, int] = {}
         # Called between any two steps of a commit: where tests kill the process.
         self._step = step
 
-    def commit(self, changes: Sequence[Change], reads: Sequence[TableRead] = ()) -> list[Outcome]:
-        """Commit all changes or none; none where what was read has changed meanwhile.
+    def commit(
+        self,
+        commits: Sequence[Commit],
+        reads: Sequence[TableRead] = (),
+        *,
+        notify: bool = True,
+    ) -> list[Committed]:
+        """Commit all or none; none where another writer has changed what was read.
 
-        A change has reads of its own; `reads` are those of the transaction beside them.
+        A commit has reads of its own; `reads` are those of the transaction beside them. Staged
+        files are deleted where they belong to no version. Without `notify` neither the guard nor
+        the subscribers are called.
         """
+        try:
+            if notify and self._guard is not None:
+                with self._guard([(one.table, one.base and one.base.version) for one in commits]):
+                    done = self._committed(commits, reads)
+            else:
+                done = self._committed(commits, reads)
+        except CommitOutcomeUnknownError:
+            raise
+        except DeltaLakeDbError:
+            # Any other interruption may come after the commit: these may be files of the table.
+            self.discard(commits)
+            raise
+        self.discard(
+            [one for one, became in zip(commits, done, strict=True) if became.already_committed]
+        )
+        if notify:
+            versions = [
+                (one.table, became.state) for one, became in zip(commits, done, strict=True)
+            ]
+            for subscriber in self._subscribers:
+                subscriber(versions)
+        return done
+
+    def discard(self, commits: Iterable[Commit]) -> None:
+        """Delete the staged files of commits that never will be."""
+        for one in commits:
+            if one.staged:
+                delete_leftovers(one.table.location, one.staged, self._store.storage_options)
+
+    def _committed(self, commits: Sequence[Commit], reads: Sequence[TableRead]) -> list[Committed]:
         started = time.monotonic()
-        works = [self._prepare(change) for change in changes]
+        works = [self._prepare(commit) for commit in commits]
         checked = [_checked(read) for read in reads]
-        read_sets = [*(change.read for change in changes), *(read.read for read in reads)]
+        read_sets = [*(commit.read for commit in commits), *(read.read for read in reads)]
         blind = not any(read_set.reads_files for read_set in read_sets)
         for work in works:
             work.is_blind_append = blind and work.attempt.is_blind_append
@@ -166,21 +210,21 @@ class Committer:
         self._tell(works, attempts, started)
         return [self._result(work, attempts) for work in works]
 
-    def _prepare(self, change: Change) -> _Work:
-        base = change.base
-        summary = Summary(change.actions)
+    @staticmethod
+    def _prepare(commit: Commit) -> _Work:
+        base, guarantees, summary = commit.base, commit.guarantees, commit.summary
         validate_commit(
             summary,
             metadata=base.metadata if base else None,
             protocol=base.protocol if base else None,
-            replaces_all=change.replaces_all,
-            allow_feature_drop=change.allow_feature_drop,
-            enforced=change.enforced,
+            replaces_all=guarantees.replaces_all,
+            allow_feature_drop=guarantees.allow_feature_drop,
+            enforced=guarantees.enforced,
         )
-        check_places(summary.adds, summary.removes, change.table)
+        check_places(summary.adds, summary.removes, commit.table)
         level = IsolationLevel.SERIALIZABLE if base is None else isolation_of(base.metadata)
-        attempt = Attempt(change.read, summary, level)
-        return _Work(change, base, summary, attempt, serialise_commit(change.actions))
+        attempt = Attempt(commit.read, summary, level)
+        return _Work(commit, base, attempt, serialise_commit(commit.actions))
 
     # --- trying ---------------------------------------------------------------------------
 
@@ -221,14 +265,14 @@ class Committer:
         failure: DeltaLakeDbError | None,
         unknown: CommitOutcomeUnknownError | None,
     ) -> DeltaLakeDbError:
-        names = ", ".join(work.change.table.name for work in works)
+        names = ", ".join(work.commit.table.name for work in works)
         if unknown is not None:
             return CommitOutcomeUnknownError(
                 f"The commit to {names} may or may not have happened",
                 why=f"{unknown.why}; in {attempts} attempts the catalog did not tell what became "
                 f"of it{f' ({failure.what})' if failure else ''}",
                 fix="When it is back, look for the commit UUID "
-                f"{works[0].change.commit_uuid} in the history of the table; it is safe to "
+                f"{works[0].commit.uuid} in the history of the table; it is safe to "
                 "try again with the same app_txn",
             )
         if failure is not None:
@@ -288,7 +332,7 @@ class Committer:
         they are held, so that one which was repeated in the meantime is found.
         """
         for work in works:
-            if work.done is None and work.change.app_txn is not None:
+            if work.done is None and work.commit.guarantees.app_txn is not None:
                 self._recorded(session, work)
         done = [work for work in works if work.done is not None]
         if not done:
@@ -297,7 +341,7 @@ class Committer:
             self._find_participants(session, works, done[0])
         if all(work.done is not None for work in works):
             raise _SettledError
-        names = ", ".join(work.change.table.name for work in done)
+        names = ", ".join(work.commit.table.name for work in done)
         raise ConcurrentTransactionError(
             f"Only a part of this transaction was committed before (in {names})",
             why="Its app transactions are recorded in some of its tables but not in all",
@@ -312,7 +356,7 @@ class Committer:
         if record is None:
             raise HistoryExpiredError(
                 f"This transaction was committed before, by version {int(known.done)} of table "
-                f"{known.change.table.name!r}",
+                f"{known.commit.table.name!r}",
                 why="That version has expired, so what it wrote to the other tables is not known "
                 "any more",
                 fix="Nothing has to be done; to restore the version: "
@@ -328,7 +372,7 @@ class Committer:
             found = self._store.version(session, work.table_id, versions[work.table_id])
             if found is None:
                 continue
-            if found.commit_uuid == work.change.commit_uuid:
+            if found.commit_uuid == work.commit.uuid:
                 work.written = found
             work.done = Committed(
                 found.version, timestamp=found.committed_at, already_committed=True
@@ -353,7 +397,7 @@ class Committer:
 
     def _take(self, session: Session, work: _Work) -> None:
         """Move the head of a table to the next version, on top of whatever came in between."""
-        if work.change.base is None:
+        if work.commit.base is None:
             self._take_new(session, work)
             return
         state = work.state
@@ -364,7 +408,7 @@ class Committer:
             return
         head = self._store.lock_head(session, work.table_id)
         if head is None:
-            raise not_registered(session, work.change.table)
+            raise not_registered(session, work.commit.table)
         self._refuse_older(work, head, state.version)
         if head - state.version > _WINNERS_UNDER_LOCK:
             raise _TooFarBehindError
@@ -378,7 +422,7 @@ class Committer:
         rebased = work.state
         if rebased is None or not self._advance(session, work, rebased):
             raise CorruptCatalogError(
-                f"The head of table {work.change.table.name!r} ({head}) is not the newest version "
+                f"The head of table {work.commit.table.name!r} ({head}) is not the newest version "
                 "of its ledger",
                 fix="Restore a backup of the catalog",
             )
@@ -397,7 +441,7 @@ class Committer:
         seen = max(seen, self._newest.pop(work.table_id, -1))
         if head >= seen or not self._refuses_drift:
             return
-        name = work.change.table.name
+        name = work.commit.table.name
         raise TableDriftedError(
             f"Table {name!r} is at version {head}, and this process has seen version {seen} of it",
             why="The catalog was restored from an older state, or lost its newest commits in a "
@@ -412,7 +456,7 @@ class Committer:
         drift = mirror_table(session, work.table_id).drift
         if drift is None:
             return
-        table = work.change.table
+        table = work.commit.table
         raise TableDriftedError(
             f"Table {table.name!r} cannot be committed to: it has drifted from its _delta_log, "
             f"where {drift.get('object_key', 'a commit')} is not from this catalog, whose newest "
@@ -423,7 +467,7 @@ class Committer:
         )
 
     def _take_new(self, session: Session, work: _Work) -> None:
-        table = work.change.table
+        table = work.commit.table
         for found in (
             self._store.table_by_name(session, table.name),
             self._store.table_by_location(session, table.location),
@@ -442,16 +486,16 @@ class Committer:
         """What a refused row means: another writer created the same table first, or a defect."""
         with self._store.read() as session:
             for work in works:
-                table = work.change.table
-                name = work.change.renames_to or table.name
+                table = work.commit.table
+                name = work.commit.renames_to or table.name
                 found = self._store.table_by_name(session, name)
-                if found is None and work.change.base is None:
+                if found is None and work.commit.base is None:
                     found = self._store.table_by_location(session, table.location)
                 if found is None:
                     continue
                 if found.table_id != table.table_id:
                     return table_exists(name, table.location, found.name, found.location)
-                if work.change.base is None:
+                if work.commit.base is None:
                     return TransactionAbortedError(
                         f"An earlier try to create table {name!r} was committed while this one "
                         "waited for it",
@@ -461,17 +505,15 @@ class Committer:
 
     def _recorded(self, session: Session, work: _Work) -> bool:
         """Whether the app transaction of this work was committed before."""
-        if work.change.app_txn is None:
+        if work.commit.guarantees.app_txn is None:
             return False
-        app_id, version = work.change.app_txn
+        app_id, version = work.commit.guarantees.app_txn
         newest = self._store.newest_app_txn(session, work.table_id, app_id)
         if newest is None or newest[0] < version:
             return False
         # Recorded by this very commit, if the acknowledgement of an earlier try was lost.
-        base = work.change.base.version if work.change.base else -1
-        own = self._store.version_of_commit(
-            session, work.table_id, work.change.commit_uuid, after=base
-        )
+        base = work.commit.base.version if work.commit.base else -1
+        own = self._store.version_of_commit(session, work.table_id, work.commit.uuid, after=base)
         record = self._store.version(session, work.table_id, newest[1] if own is None else own)
         if own is not None and record is not None:
             work.written = record
@@ -485,11 +527,11 @@ class Committer:
         return True
 
     def _expect(self, work: _Work, head: int) -> None:
-        expected = work.change.expected_version
+        expected = work.commit.guarantees.expected_version
         if expected is not None and expected != head:
             self._metrics.count("commit_conflicts_total")
             raise UnexpectedVersionError(
-                f"Table {work.change.table.name!r} is at version {head}, "
+                f"Table {work.commit.table.name!r} is at version {head}, "
                 f"and the commit expected version {expected}",
                 why="Another commit came first" if head > expected else "There is no such version",
                 fix="Read the table again and repeat the work, or leave expected_version out to "
@@ -504,14 +546,14 @@ class Committer:
         assert state is not None  # noqa: S101 - only a new table has none
         records = self._store.versions_after(session, work.table_id, state.version)
         for record in records:
-            if record.commit_uuid == work.change.commit_uuid:
+            if record.commit_uuid == work.commit.uuid:
                 work.written = record
                 work.done = Committed(record.version, timestamp=record.committed_at)
                 return
-        if work.change.expected_version is not None and records:
+        if work.commit.guarantees.expected_version is not None and records:
             self._expect(work, records[-1].version)
         before = (state.metadata, state.protocol)
-        state = self._past(session, work.change.table, state, attempt, records)
+        state = self._past(session, work.commit.table, state, attempt, records)
         if (state.metadata, state.protocol) != before:
             self._validate_again(work, state)
         self._metrics.count("commit_rebases_total")
@@ -542,14 +584,16 @@ class Committer:
             self._metrics.count("commit_conflicts_total")
             raise
 
-    def _validate_again(self, work: _Work, state: TableState) -> None:
+    @staticmethod
+    def _validate_again(work: _Work, state: TableState) -> None:
+        guarantees = work.commit.guarantees
         validate_commit(
-            work.summary,
+            work.commit.summary,
             metadata=state.metadata,
             protocol=state.protocol,
-            replaces_all=work.change.replaces_all,
-            allow_feature_drop=work.change.allow_feature_drop,
-            enforced=work.change.enforced,
+            replaces_all=guarantees.replaces_all,
+            allow_feature_drop=guarantees.allow_feature_drop,
+            enforced=guarantees.enforced,
         )
 
     def _catch_up(self, works: list[_Work], reads: list[_Read]) -> bool:
@@ -571,28 +615,27 @@ class Committer:
     # --- writing --------------------------------------------------------------------------
 
     def _write(self, session: Session, work: _Work, transaction_id: str | None) -> None:
-        change, state, summary = work.change, work.state, work.summary
+        commit, state, summary = work.commit, work.state, work.commit.summary
         now = self._times.now(session)
         version = 0 if state is None else state.version + 1
         committed_at = now
         if state is not None:
-            committed_at = self._times.after(state.committed_at, now, change.table)
+            committed_at = self._times.after(state.committed_at, now, commit.table)
         actions = finish_actions(
             self._store,
             session,
-            change,
+            commit,
             state,
-            summary=summary,
             version=version,
             committed_at=committed_at,
         )
         body = work.body
-        if actions is not change.actions:
+        if actions is not commit.actions:
             body, summary = serialise_commit(actions), Summary(actions)
         after = _state_after(work.table_id, state, summary, version, committed_at)
         facts = facts_of(after.metadata, after.protocol)
         info = commit_info(
-            change,
+            commit,
             isolation=work.attempt.effective_isolation,
             is_blind_append=work.is_blind_append,
             in_commit_timestamps=facts.in_commit_timestamps,
@@ -601,9 +644,9 @@ class Committer:
             engine_info=self._engine_info,
             transaction_id=transaction_id,
         )
-        info_text = commit_info_text(info, change)
+        info_text = commit_info_text(info, commit)
         data = b'{"commitInfo":%b}\n%b' % (info_text.encode(), body)
-        live = self._live(session, change.table, summary)
+        live = self._live(session, commit.table, summary)
         if live or summary.removes:
             check_live_files(actions, live)
         counts, closing = account(after.counts, actions, live, num_others=1)
@@ -614,7 +657,7 @@ class Committer:
             now,
             self._committer,
             info,
-            change.commit_uuid,
+            commit.uuid,
             transaction_id,
             counts,
             info_text,
@@ -631,7 +674,7 @@ class Committer:
             first=state is None,
         )
         if state is not None:
-            self._update_registry(session, change, summary, after, now)
+            self._update_registry(session, commit, summary, after, now)
         work.written = record
         work.after = after._replace(counts=counts)
 
@@ -649,7 +692,7 @@ class Committer:
         return {file: size for file, size in live.items() if file[0] in touched}
 
     def _update_registry(
-        self, session: Session, change: Change, summary: Summary, after: TableState, now: int
+        self, session: Session, commit: Commit, summary: Summary, after: TableState, now: int
     ) -> None:
         if summary.metadata is not None or summary.protocol is not None:
             self._store.update_table(
@@ -659,35 +702,35 @@ class Committer:
                 metadata=after.metadata,
                 updated_at=now,
             )
-        if change.renames_to is not None:
+        if commit.renames_to is not None:
             session.changed(
-                "rename_table", table_id=after.table_id, name=change.renames_to, updated_at=now
+                "rename_table", table_id=after.table_id, name=commit.renames_to, updated_at=now
             )
 
     # --- telling --------------------------------------------------------------------------
 
     @staticmethod
-    def _result(work: _Work, attempts: int) -> Outcome:
+    def _result(work: _Work, attempts: int) -> Committed:
         record = work.written
         if work.done is not None and record is None:
-            return Outcome(work.done, None)
+            return work.done
         if record is None:
             raise CorruptCatalogError(
-                f"The commit to {work.change.table.name!r} left no trace of what it wrote"
+                f"The commit to {work.commit.table.name!r} left no trace of what it wrote"
             )
-        committed = Committed(
+        return Committed(
             record.version,
             timestamp=record.committed_at,
             attempts=attempts,
             commit_uuid=record.commit_uuid,
             transaction_id=record.transaction_id,
+            state=work.after,
         )
-        return Outcome(committed, work.after)
 
     def _tell(self, works: list[_Work], attempts: int, started: float) -> None:
         elapsed = (time.monotonic() - started) * 1000
         written = [
-            (work.change.table.name, work.written) for work in works if work.written is not None
+            (work.commit.table.name, work.written) for work in works if work.written is not None
         ]
         self._metrics.committed(len(written), elapsed)
         self._newest.update((work.table_id, work.written.version) for work in works if work.written)

@@ -19,6 +19,7 @@ from typing import Final
 
 from deltalakedb.actions.features import WRITES_UNLESS_USED, check_writable, required_features
 from deltalakedb.actions.values import AddFile, Metadata, Protocol
+from deltalakedb.conditions.partition_tests import PartitionTest
 from deltalakedb.errors import (
     CommitConflictError,
     ConcurrentAppendError,
@@ -31,7 +32,6 @@ from deltalakedb.errors import (
 from deltalakedb.transaction.attempt import (
     Attempt,
     IsolationLevel,
-    PartitionTest,
     ReadSet,
     Winner,
     isolation_of,

@@ -25,9 +25,8 @@ from deltalakedb.errors import (
     TableNotFoundError,
     UnsupportedFeatureError,
 )
-from deltalakedb.operations.restore import Restore, restore
-from deltalakedb.operations.symlink_manifest import FOLDER, symlink_manifests
-from deltalakedb.operations.vacuum import vacuum
+from deltalakedb.operations.restore import Restore
+from deltalakedb.operations.symlink_manifest import FOLDER
 from deltalakedb.snapshot.resolve import to_datetime
 from deltalakedb.spark.api.arguments import check_assignments, check_condition
 from deltalakedb.spark.api.errors import SparkParseError, analysis_errors
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 
     from deltalakedb.lake import Lake
     from deltalakedb.table import Table
-    from deltalakedb.transaction.change import Committed
+    from deltalakedb.transaction.commit import Committed
 
 _RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 _HISTORY = (
@@ -329,8 +328,7 @@ class DeltaTable:
             require_number("retentionHours", retentionHours)
         check = self._spark.conf.get(_RETENTION_CHECK, "true")
         try:
-            vacuum(
-                self._table,
+            self._table.vacuum(
                 retention_hours=retentionHours,
                 allow_short_retention=str(check).lower() == "false",
             )
@@ -352,18 +350,18 @@ class DeltaTable:
             raise InvalidArgumentError(
                 f"{mode!r} cannot be generated", fix=f"The mode is {known!r}"
             )
-        symlink_manifests(self._table)
+        self._table.symlink_manifests()
 
     def restoreToVersion(self, version: int) -> DataFrame:
         """Commit a version that is what the table was at an earlier one."""
         require_whole("version", version)
         with analysis_errors():
-            return self._restored(restore(self._table, version=version))
+            return self._restored(self._table.restore(version=version))
 
     def restoreToTimestamp(self, timestamp: datetime | str) -> DataFrame:
         """Commit a version that is what the table was at a time."""
         with analysis_errors():
-            return self._restored(restore(self._table, timestamp=self._moment(timestamp)))
+            return self._restored(self._table.restore(timestamp=self._moment(timestamp)))
 
     # --- other tables ------------------------------------------------------------------------
 

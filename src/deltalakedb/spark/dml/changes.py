@@ -28,7 +28,6 @@ from deltalakedb.actions.values import CHANGE_TYPE
 from deltalakedb.conditions.predicate import Predicate
 from deltalakedb.errors import DataFileError, UnsupportedFeatureError
 from deltalakedb.operations.append import (
-    Written,
     add_of,
     check_generated,
     live_rows,
@@ -49,6 +48,7 @@ from deltalakedb.staging.constraints import ENFORCED
 from deltalakedb.staging.sinks import Sinks
 from deltalakedb.store.arrow import schema_of
 from deltalakedb.transaction.attempt import ReadSet
+from deltalakedb.transaction.commit import Commit, Guarantees, Operation
 from deltalakedb.transaction.state import state_of
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from deltalakedb.snapshot import Snapshot
     from deltalakedb.table import Table
-    from deltalakedb.transaction.change import Committed
+    from deltalakedb.transaction.commit import Committed
 
 
 _OUTCOME: Final = "__deltalakedb_outcome"
@@ -313,16 +313,15 @@ class RowChange(RowEdit):
             **{name: str(value) for name, value in metrics.items()},
             "executionTimeMs": took,
         }
-        return self.table.commit_written(
-            Written(
-                base=self.base,
-                actions=parts.actions,
-                parameters=parameters,
-                metrics=told,
-                undo=self.undo,
-                read=read,
-                operation=operation,
-                enforced=ENFORCED | {"generatedColumns"},
+        return self.table.submit(
+            Commit(
+                self.snapshot.table,
+                self.base,
+                parts.actions,
+                Operation(operation, parameters, told),
+                read,
+                Guarantees(ENFORCED | {"generatedColumns"}),
+                staged=tuple(parts.keys),
             )
         )
 

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.arguments import refuse
+from deltalakedb.conditions.partition_tests import PartitionTest, partition_test
 from deltalakedb.conditions.predicate import (
     Opaque,
     Predicate,
     is_exact,
 )
 from deltalakedb.errors import InvalidConditionError
-from deltalakedb.operations.append import partition_test
 from deltalakedb.spark.io.scan import planned, refusing
-from deltalakedb.transaction.attempt import PartitionTest
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

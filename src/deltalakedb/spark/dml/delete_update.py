@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions.jsonvalue import dumps
-from deltalakedb.operations.append import all_live_rows, live_rows, partitions_read, rows_of_files
+from deltalakedb.conditions.partition_tests import partitions_read
+from deltalakedb.operations.append import all_live_rows, live_rows, rows_of_files
 from deltalakedb.spark.dml.assignments import Assignments
 from deltalakedb.spark.dml.changes import (
     Emitted,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from deltalakedb.table import Table
-    from deltalakedb.transaction.change import Committed
+    from deltalakedb.transaction.commit import Committed
 
 
 def delete(

@@ -21,9 +21,10 @@ from operator import or_
 from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.actions.jsonvalue import dumps
+from deltalakedb.conditions.partition_tests import partitions_read
 from deltalakedb.conditions.predicate import Constant, Opaque, Predicate, conjunction
 from deltalakedb.errors import AmbiguousMergeError
-from deltalakedb.operations.append import live_rows, partitions_read
+from deltalakedb.operations.append import live_rows
 from deltalakedb.spark.dml.changes import (
     Emitted,
     RowChange,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from deltalakedb.table import Table
-    from deltalakedb.transaction.change import Committed
+    from deltalakedb.transaction.commit import Committed
 
 _SOURCE_ROW: Final = "__deltalakedb_source_row"
 _CLAUSE: Final = "__deltalakedb_clause"

@@ -30,10 +30,9 @@ from deltalakedb.operations.compact import (
     Bin,
     Compaction,
     bin_of,
-    commit_optimize,
-    compact,
     compact_bin,
     files_to_optimize,
+    optimized,
 )
 from deltalakedb.spark.dml.assignments import name_parts
 from deltalakedb.spark.dml.changes import written_rows
@@ -76,7 +75,7 @@ def optimize(
                 raise receive_error(row.error)
             yield [receive_add(one) for one in json.loads(row.files)]
 
-    return compact(table, where=where, target_bytes=target_bytes, run=run)
+    return table.optimize(where=where, target_bytes=target_bytes, run=run)
 
 
 def _compact(batches: Iterable[Any]) -> Iterator[Any]:
@@ -116,17 +115,18 @@ def z_order(
         return Compaction(table.name, None, 0, 0, 0, 0, 0, 0)
     adds = _ordered(spark, snapshot, files, paths, target_bytes)
     names = [path[0] if len(path) == 1 else dotted(path) for path in paths]
-    return commit_optimize(
-        table,
+    commit, done = optimized(
         snapshot,
         rows,
         adds,
+        now=table.now_ms(),
         considered=len(rows),
         where=where,
         columns=names,
         # The rows of a partition are ordered together.
         bins=len({row["partition_values"] for row in rows}),
     )
+    return replace(done, version=int(table.submit(commit)))
 
 
 def _ordered(
@@ -193,16 +193,17 @@ def cluster(
         replace(add, clustering_provider=_PROVIDER, tags={**tags, "ZCUBE_ZORDER_CURVE": "zorder"})
         for add in _ordered(spark, snapshot, files, paths, target_bytes)
     ]
-    return commit_optimize(
-        table,
+    commit, done = optimized(
         snapshot,
         rows,
         adds,
+        now=table.now_ms(),
         considered=found.num_rows,
         where=None,
         columns=(),
         clustered_by=names,
     )
+    return replace(done, version=int(table.submit(commit)))
 
 
 def _unordered(rows: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:

@@ -11,9 +11,9 @@ from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Final
 
+from deltalakedb.conditions.partition_tests import partitions_read
 from deltalakedb.conditions.predicate import Opaque, Predicate, conjunction
 from deltalakedb.errors import ConfigurationError, InvalidConditionError
-from deltalakedb.operations.append import partitions_read
 from deltalakedb.operations.overwrite import Going, Take, as_planned
 from deltalakedb.spark.dml.changes import RowEdit, columns_named, written_rows
 from deltalakedb.spark.dml.delete_update import take_out_matching

@@ -54,7 +54,7 @@ def taken_out(
         marked=parts.marked,
         changes=parts.changes,
         deleted=deleted,
-        undo=edit.undo,
+        staged=tuple(parts.keys),
     )
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.errors import ConfigurationError, TableExistsError, TableNotFoundError
-from deltalakedb.operations.overwrite import write_overwrite
+from deltalakedb.operations.overwrite import overwrite as overwrite_rows
 from deltalakedb.spark.api.errors import analysis_errors
 from deltalakedb.spark.api.lakes import session_settings, using_lake
 from deltalakedb.spark.api.session import default_options, default_properties
@@ -391,7 +391,7 @@ def _save(frame: DataFrame, asked: _Writing) -> None:
         if not overwrite:
             table.append(source, merge_schema=merge_schema, **how)
             return
-        written = write_overwrite(
+        commit = overwrite_rows(
             table.snapshot(),
             source,
             where=replaced.where,
@@ -405,7 +405,8 @@ def _save(frame: DataFrame, asked: _Writing) -> None:
             matching=replaced.matching,
             data_change=data_change,
         )
-        table.commit_written(written.with_user_metadata(how["user_metadata"]), how["app_txn"])
+        noted = commit.with_note(how["user_metadata"])
+        table.submit(noted.with_app_txn(how["app_txn"], table.now_ms()))
 
 
 def _named_once(given: SourceOptions, name: str, called: list[str] | None) -> list[str]:

@@ -135,7 +135,7 @@ class Target:
             plan = replace(self.plan, base=state_of(snapshot))
             if self.overwrite:
                 now = table.now_ms()
-                written = overwritten(
+                commit = overwritten(
                     plan,
                     adds,
                     snapshot,
@@ -144,9 +144,9 @@ class Target:
                     data_change=self.data_change,
                 )
             else:
-                written = appended(plan, adds)
-            noted = written.with_user_metadata(self.given.text("userMetadata"))
-            table.commit_written(noted, app_txn)
+                commit = appended(plan, adds)
+            noted = commit.with_note(self.given.text("userMetadata"))
+            table.submit(noted.with_app_txn(app_txn, table.now_ms()))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete the files of the tasks that ended, where another failed; vacuum finds the rest."""
