@@ -412,14 +412,14 @@ def _command(
 def _watch(monkeypatch: pytest.MonkeyPatch) -> list[DeltaLakeDbError]:
     """The errors that are told from now on; they are told as ever."""
     errors: list[DeltaLakeDbError] = []
-    tell = app._tell
+    tell = app._print_error
 
     def tell_and_keep(error: Exception, text: str) -> None:
         if isinstance(error, DeltaLakeDbError):
             errors.append(error)
         tell(error, text)
 
-    monkeypatch.setattr(app, "_tell", tell_and_keep)
+    monkeypatch.setattr(app, "_print_error", tell_and_keep)
     return errors
 
 

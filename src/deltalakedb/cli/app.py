@@ -58,7 +58,7 @@ def _options(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error too.")
     ] = False,
-    version: Annotated[  # noqa: ARG001 - its callback has told it
+    version: Annotated[  # noqa: ARG001 - its callback has printed it
         bool,
         typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the release."),
     ] = False,
@@ -85,7 +85,7 @@ def demo(
 
 
 for _command in (*app.registered_commands, *mirror.app.registered_commands):
-    # The lines of a docstring are those of its file, and not of somebody's terminal.
+    # The lines of a docstring are those of its file, and not of a terminal.
     _paragraphs = (inspect.getdoc(_command.callback) or "").split("\n\n")
     _command.help = "\n\n".join(" ".join(text.split()) for text in _paragraphs)
 
@@ -96,9 +96,9 @@ def run(arguments: Sequence[str]) -> int:
         with notices():
             code = app(list(arguments), prog_name="deltalakedb", standalone_mode=False)
     except _WrongUsage as error:
-        return _tell_usage(error)
+        return _print_usage_error(error)
     except DeltaLakeDbError as error:
-        _tell(error, as_commands(str(error)))
+        _print_error(error, as_commands(str(error)))
         return 1
     except (KeyboardInterrupt, typer.Abort):
         console(stderr=True).print("Interrupted.")
@@ -107,13 +107,13 @@ def run(arguments: Sequence[str]) -> int:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BrokenPipeError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever it is, nobody wants a traceback of it
-        _tell(error, _unknown(error))
+    except Exception as error:  # noqa: BLE001 - a user gets no traceback
+        _print_error(error, _unknown(error))
         return 1
     return code if isinstance(code, int) else 0
 
 
-def _tell(error: Exception, text: str) -> None:
+def _print_error(error: Exception, text: str) -> None:
     if _debug:
         traceback.print_exception(error, file=sys.stderr)
     # One paragraph, whatever a driver put into its message.
@@ -122,15 +122,15 @@ def _tell(error: Exception, text: str) -> None:
     )
 
 
-def _tell_usage(error: Any) -> int:
+def _print_usage_error(error: Any) -> int:
     """What cannot be understood, and where the usage is described; 2."""
     message = str(error.format_message()).strip()
     if not message:
-        # No command was named: the help has been shown instead.
+        # No command was named: the help was printed instead.
         return 2
     path = error.ctx.command_path if error.ctx else "deltalakedb"
     ended = message if message.endswith((".", "?", "!")) else f"{message}."
-    _tell(error, f"{ended} See: {path} --help.")
+    _print_error(error, f"{ended} See: {path} --help.")
     return 2
 
 

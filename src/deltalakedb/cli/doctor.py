@@ -56,16 +56,16 @@ def doctor(
     """
     options = parse_storage_options(storage_option)
     with progress_bar("Checking", quiet=as_json):
-        found = list(all_checks(catalog, location or (), options, spark=spark))
-    wrong = [check for check in found if check.state == "wrong"]
+        checks = list(all_checks(catalog, location or (), options, spark=spark))
+    wrong = [check for check in checks if check.state == "wrong"]
     if as_json:
-        show_json({"ok": not wrong, "checks": [check.to_dict() for check in found]})
+        show_json({"ok": not wrong, "checks": [check.to_dict() for check in checks]})
     else:
-        show_pairs((check.state, _told(check)) for check in found)
-        say(f"{len(wrong)} of {len(found)} checks failed." if wrong else "Nothing is wrong.")
+        show_pairs((check.state, _line(check)) for check in checks)
+        say(f"{len(wrong)} of {len(checks)} checks failed." if wrong else "Nothing is wrong.")
     if wrong:
         raise typer.Exit(3)
 
 
-def _told(check: Check) -> str:
+def _line(check: Check) -> str:
     return f"{check.name}: {check.found}" + (f"\n→ {check.fix}" if check.fix else "")

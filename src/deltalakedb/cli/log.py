@@ -54,38 +54,38 @@ def verify(
     """
     with (
         open_lake(catalog, storage_option, mirror="worker") as lake,
-        progress_bar("Listing the log", quiet=as_json) as tell,
+        progress_bar("Listing the log", quiet=as_json) as progress,
     ):
-        found = lake.verify(table, progress=tell)
+        result = lake.verify(table, progress=progress)
     if as_json:
-        show_json(found.to_dict())
+        show_json(result.to_dict())
     else:
         say(
-            f"{found.table}: compared {found.compared} commit files, {found.files} live files and "
-            f"{len(found.checkpoints)} checkpoints; versions not published yet: {found.pending}; "
-            f"expired commit files: {found.cleaned}."
+            f"{result.table}: compared {result.compared} commit files, {result.files} live files "
+            f"and {len(result.checkpoints)} checkpoints; versions not published yet: "
+            f"{result.pending}; expired commit files: {result.cleaned}."
         )
         show_rows(
             ("finding", "version", "object", "what", ""),
             [
                 (str(f.kind), f.version, f.key, f.what, "harmless" if f.harmless else "")
-                for f in found.findings
+                for f in result.findings
             ],
             empty="No differences.",
         )
-        more = sum(found.counts.values()) - len(found.findings)
+        more = sum(result.counts.values()) - len(result.findings)
         if more > 0:
             say(f"And {more} more.")
-        if not found.ok:
-            say(_advice(found))
-    if not found.ok:
+        if not result.ok:
+            say(_advice(result))
+    if not result.ok:
         raise typer.Exit(3)
 
 
-def _advice(found: Verification) -> str:
-    foreign = any(Kind(kind) is Kind.FOREIGN_COMMIT for kind in found.counts)
-    adopt = f"{Fix('lake.adopt', found.table)} adopts foreign commits. " if foreign else ""
-    repair = Fix("lake.repair", found.table)
+def _advice(result: Verification) -> str:
+    foreign = any(Kind(kind) is Kind.FOREIGN_COMMIT for kind in result.counts)
+    adopt = f"{Fix('lake.adopt', result.table)} adopts foreign commits. " if foreign else ""
+    repair = Fix("lake.repair", result.table)
     return as_commands(f"{adopt}{repair} repairs what can be repaired.")
 
 
@@ -103,9 +103,9 @@ def repair(
     """
     with (
         open_lake(catalog, storage_option, mirror="worker") as lake,
-        progress_bar("Listing the log", quiet=as_json) as tell,
+        progress_bar("Listing the log", quiet=as_json) as progress,
     ):
-        done = lake.repair(table, dry_run=dry_run, progress=tell)
+        done = lake.repair(table, dry_run=dry_run, progress=progress)
     if as_json:
         show_json(done.to_dict())
     else:
@@ -180,9 +180,9 @@ def export(
     """
     with (
         open_lake(catalog, storage_option, mirror="worker") as lake,
-        progress_bar("Publishing versions", quiet=as_json) as tell,
+        progress_bar("Publishing versions", quiet=as_json) as progress,
     ):
-        done = lake.export(table, drop_features=not keep_features, verify=verify, progress=tell)
+        done = lake.export(table, drop_features=not keep_features, verify=verify, progress=progress)
     if as_json:
         show_json(done.to_dict())
         return

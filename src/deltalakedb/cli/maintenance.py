@@ -54,10 +54,10 @@ def optimize(
     """Rewrite small files as large ones. No row changes, and readers are not disturbed."""
     with (
         open_lake(catalog, storage_option) as lake,
-        progress_bar("Compacting", quiet=as_json) as tell,
+        progress_bar("Compacting", quiet=as_json) as progress,
     ):
         done = lake.table(table).optimize(
-            where=where, target_bytes=target_mb * 1024 * 1024, progress=tell
+            where=where, target_bytes=target_mb * 1024 * 1024, progress=progress
         )
     if as_json:
         show_json(done.to_dict())
@@ -102,13 +102,13 @@ def vacuum(
     """Delete data files that no version within the retention needs any more."""
     with (
         open_lake(catalog, storage_option, mirror="worker") as lake,
-        progress_bar("Finding needed files", quiet=as_json) as tell,
+        progress_bar("Finding needed files", quiet=as_json) as progress,
     ):
         done = lake.table(table).vacuum(
             retention_hours=retention_hours,
             allow_short_retention=allow_short_retention,
             dry_run=dry_run,
-            progress=tell,
+            progress=progress,
         )
     if as_json:
         show_json(done.to_dict())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deltalakedb.cli.notices import kept_notices, no_catalog_is_empty, only, tell
+from deltalakedb.cli.notices import collected_warnings, no_catalog_is_empty, only, print_warning
 from deltalakedb.cli.options import AsJson, Catalog, StorageOptions, open_lake
 from deltalakedb.cli.output import (
     as_commands,
@@ -107,7 +107,7 @@ def once(
     """
     with open_lake(catalog, storage_option, mirror="worker") as lake:
         with (
-            kept_notices() as notices,
+            collected_warnings() as notices,
             countdown("Publishing versions", lambda: _backlog(lake), quiet=as_json),
         ):
             done = lake.mirror.run_once(concurrency=concurrency)
@@ -130,20 +130,20 @@ def status(
 
     The exit code is 3 if a table is failing, blocked or drifted.
     """
-    found: list[TableStatus] = []
+    statuses: list[TableStatus] = []
     with (
         no_catalog_is_empty(),
         open_lake(catalog, storage_option, mirror="worker") as lake,
     ):
-        found = lake.mirror.status()
-    shown = [one for one in found if one.state != "published"] if behind else found
+        statuses = lake.mirror.status()
+    listed = [one for one in statuses if one.state != "published"] if behind else statuses
     if as_json:
-        show_json([_with_commands(one.to_dict()) for one in shown])
+        show_json([_with_commands(one.to_dict()) for one in listed])
     else:
         _show_status(
-            shown, empty="All tables are published." if found else "There are no tables yet."
+            listed, empty="All tables are published." if statuses else "There are no tables yet."
         )
-    _exit(found)
+    _exit(statuses)
 
 
 @app.command()
@@ -168,7 +168,7 @@ def retry(
     with open_lake(catalog, storage_option, mirror="worker") as lake:
         name = None if table is None else lake.table(table).name
         with (
-            kept_notices() as notices,
+            collected_warnings() as notices,
             countdown("Publishing versions", lambda: _backlog(lake), quiet=as_json),
         ):
             done = lake.mirror.retry(name)
@@ -182,9 +182,9 @@ def _backlog(lake: Lake) -> int:
     return sum(one.backlog for one in lake.mirror.status())
 
 
-def _exit(found: list[TableStatus]) -> None:
+def _exit(statuses: list[TableStatus]) -> None:
     """Exit with 3 if a table needs attention."""
-    if any(map(_is_wrong, found)):
+    if any(map(_is_wrong, statuses)):
         raise typer.Exit(3)
 
 
@@ -196,10 +196,10 @@ def _is_wrong(one: TableStatus) -> bool:
 def _show_published(
     done: list[Published], left: list[TableStatus], notices: list[str], *, as_json: bool
 ) -> None:
-    told = {str(one.error) for one in done}
+    reported = {str(one.error) for one in done}
     for text in notices:
-        if text not in told:
-            tell(text)
+        if text not in reported:
+            print_warning(text)
     if as_json:
         show_json(
             [
@@ -247,7 +247,7 @@ def _show_published(
         say("Another writer has written to the _delta_log of a drifted table: see `verify`.")
 
 
-def _show_status(found: list[TableStatus], *, empty: str) -> None:
+def _show_status(statuses: list[TableStatus], *, empty: str) -> None:
     show_rows(
         ("table", "state", "head", "published", "backlog", "lag", "checkpoint"),
         [
@@ -260,11 +260,11 @@ def _show_status(found: list[TableStatus], *, empty: str) -> None:
                 duration(one.lag_ms) if one.backlog else "",
                 one.checkpoint_version,
             )
-            for one in found
+            for one in statuses
         ],
         empty=empty,
     )
-    _explain((one.table, _wrong(one)) for one in found)
+    _explain((one.table, _wrong(one)) for one in statuses)
 
 
 def _explain(wrong: Iterable[tuple[str, str]]) -> None:
@@ -320,13 +320,13 @@ class _JsonLines(logging.Formatter):
     """One JSON object a line, with the fields of structured events."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told = {
+        record_fields = {
             "time": moment(round(record.created * 1000)),
             "level": record.levelname.lower(),
             "event": getattr(record, "event", None) or record.getMessage(),
             **_with_commands(getattr(record, "fields", {})),
         }
-        return json.dumps(told, ensure_ascii=False, default=str)
+        return json.dumps(record_fields, ensure_ascii=False, default=str)
 
 
 @contextmanager

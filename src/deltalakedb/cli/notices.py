@@ -15,10 +15,10 @@ class _Notices(logging.Handler):
     """Prints the message of a warning, without its event name and fields."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        tell(notice_of(record))
+        print_warning(notice_of(record))
 
 
-class _Kept(logging.Handler):
+class _Collector(logging.Handler):
     """Collects messages."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ def notice_of(record: logging.LogRecord) -> str:
     return str(getattr(record, "fields", {}).get("error") or record.getMessage())
 
 
-def tell(text: str) -> None:
+def print_warning(text: str) -> None:
     """A warning, in one paragraph."""
     console(stderr=True).print(
         printable(f"Warning: {' '.join(as_commands(text).split())}"), markup=False, style="yellow"
@@ -47,7 +47,7 @@ def no_catalog_is_empty() -> Iterator[None]:
     try:
         yield
     except CatalogNotFoundError as error:
-        tell(str(error))
+        print_warning(str(error))
 
 
 @contextmanager
@@ -58,11 +58,11 @@ def notices() -> Iterator[None]:
 
 
 @contextmanager
-def kept_notices() -> Iterator[list[str]]:
+def collected_warnings() -> Iterator[list[str]]:
     """Inside, warnings are collected instead, for a command that reports most of them itself."""
-    kept = _Kept()
-    with only(kept):
-        yield kept.texts
+    collector = _Collector()
+    with only(collector):
+        yield collector.texts
 
 
 @contextmanager

@@ -74,10 +74,10 @@ def open_lake(
     )
 
 
-def parse_storage_options(given: Sequence[str] | None) -> dict[str, str]:
+def parse_storage_options(pairs: Sequence[str] | None) -> dict[str, str]:
     """NAME=VALUE pairs as a mapping."""
     options: dict[str, str] = {}
-    for pair in given or ():
+    for pair in pairs or ():
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
             # The value may be a secret: only the name is repeated.

@@ -20,6 +20,7 @@ from deltalakedb.formatting import duration, moment, size
 
 __all__ = [
     "as_commands",
+    "cell_text",
     "console",
     "duration",
     "moment",
@@ -30,7 +31,6 @@ __all__ = [
     "show_json_list",
     "show_pairs",
     "show_rows",
-    "shown",
     "size",
 ]
 
@@ -66,7 +66,7 @@ def show_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(shown(cell) for cell in row))
+        table.add_row(*(cell_text(cell) for cell in row))
     if table.row_count:
         console().print(table)
     else:
@@ -84,7 +84,7 @@ def show_pairs(pairs: Iterable[tuple[str, object]]) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in pairs:
-        table.add_row(shown(name), shown(value))
+        table.add_row(cell_text(name), cell_text(value))
     console().print(table)
 
 
@@ -93,7 +93,7 @@ def say(text: str) -> None:
     console().print(printable(text), markup=False)
 
 
-def shown(value: object) -> str:
+def cell_text(value: object) -> str:
     """A value in a table."""
     if value is None:
         return ""

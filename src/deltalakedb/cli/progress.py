@@ -54,15 +54,15 @@ def countdown(title: str, left: Callable[[], int], *, quiet: bool = False) -> It
         yield
         return
     total, over = left(), threading.Event()
-    with progress_bar(title) as tell:
+    with progress_bar(title) as progress:
 
         def look() -> None:
             while not over.wait(_LOOK_SECONDS):
-                # What ails the catalog is told by who works with it.
+                # The operation itself reports an error of the catalog.
                 with suppress(DeltaLakeDbError):
-                    tell(max(total - left(), 0), total)
+                    progress(max(total - left(), 0), total)
 
-        tell(0, total)
+        progress(0, total)
         thread = threading.Thread(target=look, daemon=True)
         thread.start()
         try:

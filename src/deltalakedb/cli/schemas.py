@@ -13,12 +13,12 @@ _FIX = "Write columns such as 'id long, day date', Delta schema JSON, or the nam
 
 def read_schema(text: str) -> Any:
     """What `create_table` takes as a schema."""
-    given = text.strip()
-    if given.startswith("{"):
-        return given
-    path = _file(given)
+    stripped = text.strip()
+    if stripped.startswith("{"):
+        return stripped
+    path = _file(stripped)
     if path is None:
-        return _columns(given)
+        return _columns(stripped)
     if path.suffix == ".parquet":
         import pyarrow as pa
         import pyarrow.parquet as pq

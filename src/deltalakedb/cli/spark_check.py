@@ -25,26 +25,26 @@ def check_spark(locations: Sequence[str], *, ready: bool) -> Iterator[Check]:
     if not ready:
         yield Check("spark", "skipped", "It cannot be started", "Fix its packages and Java first")
         return
-    found = _probe(_COMMAND)
-    if isinstance(found, str):
+    probe = _probe(_COMMAND)
+    if isinstance(probe, str):
         yield Check(
             "spark",
             "wrong",
-            f"Spark cannot be used: {found}",
+            f"Spark cannot be used: {probe}",
             "Run: python -m deltalakedb.spark.probe, which shows all that Spark prints",
         )
         return
     yield Check(
-        "spark", "ok", f"Spark {found['spark']} (Hadoop {found['hadoop']}) counts {found['rows']}"
+        "spark", "ok", f"Spark {probe['spark']} (Hadoop {probe['hadoop']}) counts {probe['rows']}"
     )
     if any(location.lower().startswith(_S3) for location in locations):
-        yield _s3(found)
+        yield _s3(probe)
 
 
-def _s3(found: dict[str, Any]) -> Check:
-    if found["s3a"]:
+def _s3(probe: dict[str, Any]) -> Check:
+    if probe["s3a"]:
         return Check("spark on s3", "ok", "Hadoop's S3A is on Spark's class path")
-    package = f"org.apache.hadoop:hadoop-aws:{found['hadoop']}"
+    package = f"org.apache.hadoop:hadoop-aws:{probe['hadoop']}"
     return Check(
         "spark on s3",
         "warning",

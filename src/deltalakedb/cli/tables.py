@@ -97,18 +97,18 @@ def tables(
     catalog: Catalog, *, storage_option: StorageOptions = None, as_json: AsJson = False
 ) -> None:
     """List the tables of the catalog."""
-    found: list[TableStatus] = []
+    statuses: list[TableStatus] = []
     with (
         no_catalog_is_empty(),
         open_lake(catalog, storage_option, mirror="worker") as lake,
     ):
-        found = lake.mirror.status()
+        statuses = lake.mirror.status()
     if as_json:
-        show_json([{"name": t.table, "location": t.location, "version": t.head} for t in found])
+        show_json([{"name": t.table, "location": t.location, "version": t.head} for t in statuses])
         return
     show_rows(
         ("table", "version", "location"),
-        [(t.table, t.head, t.location) for t in found],
+        [(t.table, t.head, t.location) for t in statuses],
         empty="There are no tables yet. Make one with `deltalakedb create`, or take over a Delta "
         "table with `deltalakedb import`.",
     )
@@ -152,25 +152,25 @@ def create(
     """Create an empty table."""
     from deltalakedb.cli.schemas import read_schema
 
-    given = {}
+    values = {}
     for pair in properties or ():
         name, equals, value = pair.partition("=")
         if not equals:
             raise typer.BadParameter(
                 f"{pair!r} has no value; write NAME=VALUE", param_hint="--property"
             )
-        given[name] = value
+        values[name] = value
     columns = read_schema(schema)
     with open_lake(catalog, storage_option, new=True) as lake:
-        made = lake.create_table(
+        created = lake.create_table(
             table,
             location=location,
             schema=columns,
             partition_by=partition_by or (),
             cluster_by=cluster_by or (),
-            properties=given,
+            properties=values,
         )
-        _tell(made.snapshot(), made.name, made.location, as_json=as_json)
+        _print_snapshot(created.snapshot(), created.name, created.location, as_json=as_json)
 
 
 def import_table(
@@ -203,24 +203,24 @@ def import_table(
     If the import of a large log is killed, the same command continues where it stopped.
     """
     if discard:
-        found = False
+        discarded = False
         with no_catalog_is_empty(), open_lake(catalog, storage_option) as lake:
-            found = lake.discard_import(location)
+            discarded = lake.discard_import(location)
         if as_json:
-            show_json({"location": location, "discarded": found})
+            show_json({"location": location, "discarded": discarded})
         else:
-            say("Discarded." if found else "There is no unfinished import of that location.")
+            say("Discarded." if discarded else "There is no unfinished import of that location.")
         return
     with open_lake(catalog, storage_option, new=True) as lake:
-        with progress_bar("Reading the log", quiet=as_json) as tell:
-            made = lake.import_table(
+        with progress_bar("Reading the log", quiet=as_json) as progress:
+            created = lake.import_table(
                 location,
                 name,
-                progress=tell,
+                progress=progress,
                 allowed_roots=allow_root or (),
                 trust_commits=trust_commits,
             )
-        _tell(made.snapshot(), made.name, made.location, as_json=as_json)
+        _print_snapshot(created.snapshot(), created.name, created.location, as_json=as_json)
 
 
 def clone(
@@ -251,10 +251,10 @@ def clone(
     A vacuum of the source keeps what clones in the same catalog need.
     """
     with open_lake(catalog, storage_option) as lake:
-        made = lake.clone_table(
+        created = lake.clone_table(
             source, location, table, version=version, timestamp=timestamp, replace=replace
         )
-        _tell(made.snapshot(), made.name, made.location, as_json=as_json)
+        _print_snapshot(created.snapshot(), created.name, created.location, as_json=as_json)
 
 
 def convert(
@@ -278,11 +278,13 @@ def convert(
     """Turn Parquet files into a table, where they are. Only their footers are read."""
     from deltalakedb.cli.schemas import read_schema
 
-    given = None if partition_schema is None else read_schema(partition_schema)
+    partitions = None if partition_schema is None else read_schema(partition_schema)
     with open_lake(catalog, storage_option, new=True) as lake:
-        with progress_bar("Listing files", quiet=as_json) as tell:
-            made = lake.convert_table(location, name, partition_schema=given, progress=tell)
-        _tell(made.snapshot(), made.name, made.location, as_json=as_json)
+        with progress_bar("Listing files", quiet=as_json) as progress:
+            created = lake.convert_table(
+                location, name, partition_schema=partitions, progress=progress
+            )
+        _print_snapshot(created.snapshot(), created.name, created.location, as_json=as_json)
 
 
 def drop(
@@ -302,14 +304,14 @@ def drop(
     unless you --force it. To hand a table over to other engines, use `export`.
     """
     with open_lake(catalog, storage_option, mirror="worker") as lake:
-        found = lake.table(table)
-        lake.drop_table(found.name, force=force)
+        handle = lake.table(table)
+        lake.drop_table(handle.name, force=force)
     if as_json:
-        show_json({"table": found.name, "location": found.location, "dropped": True})
+        show_json({"table": handle.name, "location": handle.location, "dropped": True})
         return
-    back = as_commands(str(Fix("lake.import_table", found.location, name=found.name)))
+    back = as_commands(str(Fix("lake.import_table", handle.location, name=handle.name)))
     say(
-        f"{found.name} is no longer in this catalog. Nothing was deleted at {found.location}. "
+        f"{handle.name} is no longer in this catalog. Nothing was deleted at {handle.location}. "
         f"To take it back: {back}"
     )
 
@@ -325,9 +327,9 @@ def show(
 ) -> None:
     """Show a table: version, size, schema, properties, protocol."""
     with open_lake(catalog, storage_option, mirror="worker") as lake:
-        found = lake.table(table)
-        snapshot = found.snapshot(version, timestamp=timestamp)
-        _tell(snapshot, found.name, found.location, as_json=as_json)
+        handle = lake.table(table)
+        snapshot = handle.snapshot(version, timestamp=timestamp)
+        _print_snapshot(snapshot, handle.name, handle.location, as_json=as_json)
 
 
 def files(
@@ -355,9 +357,11 @@ def files(
         if as_json:
             show_json_list(_file_entries(snapshot, where, most))
             return
-        # One more than is shown tells whether there are more.
-        found = snapshot.files(where=where, columns=_FILE_COLUMNS, limit=most + 1 if most else None)
-    rows = found.slice(0, most or found.num_rows).to_pylist()
+        # One row more than the limit shows whether there are more.
+        listing = snapshot.files(
+            where=where, columns=_FILE_COLUMNS, limit=most + 1 if most else None
+        )
+    rows = listing.slice(0, most or listing.num_rows).to_pylist()
     show_rows(
         ("path", "size", "modified", "partition"),
         [
@@ -367,7 +371,7 @@ def files(
         ],
         empty="No files." if where is None else "No file can hold such rows.",
     )
-    _tell_more(found.num_rows > len(rows), None if where else snapshot.num_files - len(rows))
+    _print_more(listing.num_rows > len(rows), None if where else snapshot.num_files - len(rows))
 
 
 def _file_entries(snapshot: Snapshot, where: str | None, most: int) -> Iterator[dict[str, Any]]:
@@ -412,13 +416,13 @@ def history(
     most = _most(limit, 0 if as_json else _COMMITS)
     wanted = {"operation": operation, "committer": committer, "since": since, "until": until}
     with open_lake(catalog, storage_option, mirror="worker") as lake:
-        found = lake.table(table)
+        handle = lake.table(table)
         if as_json:
-            records = found.history(most, **wanted) if most else found.iter_history(**wanted)
+            records = handle.history(most, **wanted) if most else handle.iter_history(**wanted)
             show_json_list(_entry(record) for record in records)
             return
-        # One more than is shown tells whether there are more.
-        commits = found.history(most + 1 if most else None, **wanted)
+        # One row more than the limit shows whether there are more.
+        commits = handle.history(most + 1 if most else None, **wanted)
     show_rows(
         ("version", "time", "committer", "operation", "change", "files", "size"),
         [
@@ -435,7 +439,7 @@ def history(
         ],
         empty="No commits." if not any(wanted.values()) else "No such commits.",
     )
-    _tell_more(0 < most < len(commits), None)
+    _print_more(0 < most < len(commits), None)
 
 
 def rebuild(
@@ -447,28 +451,28 @@ def rebuild(
 ) -> None:
     """Rebuild a table's list of live files from the ledger, e.g. after manual changes."""
     with open_lake(catalog, storage_option, mirror="worker") as lake:
-        found = lake.table(table)
+        handle = lake.table(table)
         with lake.store.write() as session:
-            lake.store.lock_head(session, found.table_id)
-            problems = lake.store.check_active_files(session, found.table_id)
-            count = lake.store.rebuild_active_files(session, found.table_id)
+            lake.store.lock_head(session, handle.table_id)
+            problems = lake.store.check_active_files(session, handle.table_id)
+            count = lake.store.rebuild_active_files(session, handle.table_id)
     if as_json:
-        show_json({"table": found.name, "files": count, "problems": len(problems)})
+        show_json({"table": handle.name, "files": count, "problems": len(problems)})
     else:
-        told = f"{len(problems)} problems" if problems else "nothing was wrong"
-        say(f"{found.name}: {told}; the list of {count} files was rebuilt.")
+        result = f"{len(problems)} problems" if problems else "nothing was wrong"
+        say(f"{handle.name}: {result}; the list of {count} files was rebuilt.")
 
 
-def _most(given: int | None, default: int) -> int:
-    return default if given is None else given
+def _most(limit: int | None, default: int) -> int:
+    return default if limit is None else limit
 
 
-def _tell_more(more: bool, count: int | None) -> None:  # noqa: FBT001 - it is the question
+def _print_more(more: bool, count: int | None) -> None:  # noqa: FBT001 - it is the question
     if more:
         say(f"{'More' if count is None else f'{count} more'}: --limit 0 shows all.")
 
 
-def _tell(snapshot: Snapshot, name: str, location: str, *, as_json: bool) -> None:
+def _print_snapshot(snapshot: Snapshot, name: str, location: str, *, as_json: bool) -> None:
     protocol = snapshot.protocol
     features = {
         "reader_features": list(protocol.reader_features or ()),
