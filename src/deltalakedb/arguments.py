@@ -1,7 +1,7 @@
-"""Arguments of public calls, checked at the call: nothing has happened yet when one is refused.
+"""Checks of arguments of public calls, before anything is done.
 
-Each function returns the value, or raises `InvalidArgumentError`, which is a `TypeError` and a
-`ValueError` too. The error shows the value; what may hold a secret is not checked here.
+Each function returns the value or raises `InvalidArgumentError`, which is also a `TypeError` and a
+`ValueError`. The error contains the value, so secrets are not checked here.
 """
 
 from __future__ import annotations
@@ -14,49 +14,49 @@ from deltalakedb.errors import InvalidArgumentError
 
 
 def refuse(name: str, value: object, kind: str, *, fix: str = "") -> NoReturn:
-    """Raise the error for an argument that is not of its kind, e.g. "a string"."""
+    """Raise the error for an argument of the wrong kind; `kind` is e.g. "a string"."""
     raise InvalidArgumentError(
-        f"{name} needs to be {kind}, and not {shown(value)}",
+        f"{name} needs to be {kind}, and not {short_repr(value)}",
         fix=fix or f"Pass {kind} as {name}",
     )
 
 
-def shown(value: object) -> str:
-    """A value as an error shows it: not all of a long one."""
+def short_repr(value: object) -> str:
+    """Return the repr of a value for an error, shortened."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def require_text(name: str, value: object, *, fix: str = "") -> str:
-    """Text that is not blank."""
+    """Require text that is not blank."""
     if not isinstance(value, str) or not value.strip():
         refuse(name, value, "a string that is not empty", fix=fix)
     return value
 
 
 def optional_text(name: str, value: object, *, fix: str = "") -> str | None:
-    """Text, which may be empty, or None."""
+    """Require text, possibly empty, or None."""
     if value is not None and not isinstance(value, str):
         refuse(name, value, "a string", fix=fix)
     return value
 
 
 def require_flag(name: str, value: object) -> bool:
-    """True or False; what Python would take for one of them is refused."""
+    """Require True or False; other truthy and falsy values are refused."""
     if not isinstance(value, bool):
         refuse(name, value, "a boolean", fix="Pass True or False")
     return value
 
 
 def require_whole(name: str, value: Any, *, least: int = 0, fix: str = "Pass an int") -> int:
-    """A whole number that is not too small."""
+    """Require an integer of at least `least`."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = None
     if number is None or number < least:
         raise InvalidArgumentError(
-            f"{name}={shown(value)} is no whole number of at least {least}", fix=fix
+            f"{name}={short_repr(value)} is no whole number of at least {least}", fix=fix
         )
     return number
 
@@ -67,7 +67,7 @@ def optional_whole(name: str, value: Any, *, least: int = 0) -> int | None:
 
 
 def require_number(name: str, value: Any, *, fix: str = "") -> float:
-    """A number; not-a-number is none."""
+    """Require a number that is not NaN."""
     # Decimals and the numbers of numpy are numbers too; text that looks like one is not.
     convert = None if isinstance(value, bool | str) else getattr(type(value), "__float__", None)
     number = None if convert is None else float(value)
@@ -77,7 +77,7 @@ def require_number(name: str, value: Any, *, fix: str = "") -> float:
 
 
 def require_texts(name: str, value: object, *, fix: str = "") -> list[str]:
-    """A collection of texts that are not blank; one text is none."""
+    """Require a collection of texts that are not blank; a single string is refused."""
     kind = "a list of strings that are not empty"
     if isinstance(value, str):
         refuse(name, value, kind, fix=fix or f"Pass a list of names, e.g. [{value or 'id'!r}]")
@@ -90,30 +90,30 @@ def require_texts(name: str, value: object, *, fix: str = "") -> list[str]:
 
 
 def require_function(name: str, value: object) -> None:
-    """Something that can be called, or None."""
+    """Require a callable or None."""
     if value is not None and not callable(value):
         refuse(name, value, "a function")
 
 
 def require_flags(**flags: object) -> None:
-    """Several flags, by their names."""
+    """Require several booleans, by name."""
     for name, value in flags.items():
         require_flag(name, value)
 
 
 def optional_texts(**texts: object) -> None:
-    """Several texts or None, by their names."""
+    """Require several texts or None, by name."""
     for name, value in texts.items():
         optional_text(name, value)
 
 
 def require_names(name: str, value: object) -> list[str]:
-    """A list of texts, where one text stands for a list of it."""
+    """Require a list of texts; a single string stands for a list of one."""
     return require_texts(name, [value] if isinstance(value, str) else value)
 
 
 def require_kind(name: str, value: object, kind: type, what: str) -> None:
-    """A value of a class; `what` names it with its article."""
+    """Require an instance of a class; `what` names it with its article."""
     if not isinstance(value, kind):
         refuse(name, value, what)
 
@@ -125,7 +125,7 @@ def optional_kind(name: str, value: object, kind: type, what: str) -> None:
 
 
 def require_session(name: str, value: object) -> None:
-    """A Spark session; pyspark is not imported."""
+    """Require a Spark session; pyspark is not imported."""
     if not hasattr(value, "createDataFrame") or not hasattr(value, "conf"):
         refuse(name, value, "a Spark session")
 
@@ -137,7 +137,7 @@ def optional_session(name: str, value: object) -> None:
 
 
 def require_mapping(name: str, value: object, *, fix: str) -> Mapping[str, Any]:
-    """Values by names."""
+    """Require a mapping of names to values."""
     if not isinstance(value, Mapping) or not all(isinstance(k, str) and k.strip() for k in value):
         refuse(name, value, "a mapping of names to values", fix=fix)
     return value

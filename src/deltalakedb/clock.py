@@ -1,6 +1,6 @@
-"""The clock, injected wherever time decides something, so that tests can turn it.
+"""Clocks, which are injected so that tests can control time.
 
-A catalog goes by the clock of its database (`Dialect.now_ms`) unless it was opened with another.
+A catalog uses the clock of its database (`Dialect.now_ms`) unless it is opened with another.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Clock(Protocol):
-    """What a clock must tell."""
+    """The interface of a clock."""
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch."""
@@ -21,7 +21,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The system clock."""
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch."""
@@ -29,7 +29,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told: for tests and for replaying."""
+    """A clock that is set by hand, for tests and replays."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
@@ -44,9 +44,9 @@ class ManualClock:
 
 
 class RemoteClock:
-    """The clock of a server, read now and then and carried on by the time that passes here.
+    """The clock of a server, read from time to time and advanced by the monotonic clock.
 
-    The wall clock of this machine has no part in it.
+    The local wall clock is not used.
     """
 
     def __init__(self, *, valid_seconds: float = 60.0) -> None:
@@ -55,27 +55,27 @@ class RemoteClock:
 
     @property
     def is_set(self) -> bool:
-        """Whether it was ever read."""
+        """Whether the clock has been read."""
         return self._reading is not None
 
     def is_due(self) -> bool:
-        """Whether it should be read again."""
+        """Whether the clock is to be read again."""
         reading = self._reading
         return reading is None or time.monotonic() - reading[1] > self._valid_seconds
 
     def set(self, now_ms: int, *, asked_at: float) -> None:
-        """The server's answer to a question that was asked at `asked_at` (monotonic)."""
+        """Set the time of the server, as queried at `asked_at` (monotonic)."""
         self._reading = now_ms, (asked_at + time.monotonic()) / 2
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch."""
-        assert self._reading is not None  # noqa: S101 - whoever asks has set it
+        assert self._reading is not None  # noqa: S101 - callers set it first
         now_ms, read_at = self._reading
         return now_ms + round((time.monotonic() - read_at) * 1000)
 
 
 def show_time(milliseconds: int) -> str:
-    """A time as a person writes it."""
+    """Format a time in ISO 8601, in UTC."""
     try:
         text = (_EPOCH + timedelta(milliseconds=milliseconds)).isoformat(timespec="milliseconds")
     except OverflowError:  # beyond the year 9999

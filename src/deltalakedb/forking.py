@@ -1,8 +1,8 @@
-"""What a forked child renews, and what it must leave alone.
+"""Fork safety: the objects that a forked child renews, and those that it must not touch.
 
-A fork copies the memory of a process, and one of its threads. Locks that the other threads held
-stay locked in the child for ever, and connections of the parent are the parent's. Each room renews
-its own: it registers what it has to do here.
+A fork copies the memory of a process and one of its threads. Locks held by other threads stay
+locked in the child for ever, and connections belong to the parent. Objects register here to be
+renewed in the child.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from deltalakedb.errors import ForkedProcessError
 
 T = TypeVar("T")
 
-# Imported by deltalakedb, at once or later.
+# Packages that deltalakedb imports, at once or later.
 _PACKAGES: Final = frozenset(
     {
         *("deltalakedb", "pyarrow", "numpy", "pandas", "obstore", "orjson", "sqlglot", "duckdb"),
@@ -31,17 +31,17 @@ _PACKAGES: Final = frozenset(
 
 
 class Renewed(Protocol):
-    """Something that a child of this process has to make anew."""
+    """An object that a forked child renews."""
 
     def after_fork(self) -> None:
-        """Called in the child, before anything else runs there."""
+        """Renew the object; called in the child before any other code."""
 
 
 _renewed: weakref.WeakSet[Renewed] = weakref.WeakSet()
 
 
 def renew_after_fork(thing: Renewed) -> None:
-    """Have `after_fork()` of a thing called in each child, as long as the thing is there."""
+    """Call `after_fork()` of an object in each child, as long as the object is alive."""
     _renewed.add(thing)
 
 
@@ -50,7 +50,7 @@ _no_fork = threading.RLock()
 
 @contextmanager
 def without_forks() -> Iterator[None]:
-    """Let no thread of this process fork while the block lasts. It has to be short."""
+    """Block forks of this process during the block, which must be short."""
     with _no_fork:
         yield
 
@@ -65,16 +65,16 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    global _no_fork  # noqa: PLW0603 - as all locks, it is made anew
+    global _no_fork  # noqa: PLW0603 - renewed like all locks
     _no_fork = threading.RLock()
     for thing in list(_renewed):
         thing.after_fork()
 
 
 def _finish_imports() -> None:
-    """Wait for imports of other threads: a child could neither go on with them nor begin anew.
+    """Wait for imports of other threads: a child could neither continue nor restart them.
 
-    Most of ours are made where they are needed, by whichever thread comes there first.
+    Most of our imports are lazy, in the thread that needs them first.
     """
     count = 0
     while count != len(names := [name for name in list(sys.modules) if _is_ours(name)]):
@@ -97,9 +97,9 @@ if hasattr(os, "register_at_fork"):  # there is no fork on Windows
 
 
 class ProcessLock:
-    """A lock that nobody holds in a forked child: `with name.lock:`.
+    """A lock that is free in a forked child: `with name.lock:`.
 
-    That is one of C, as an interrupt could come while one of Python's is taken, and leave it held.
+    It wraps a lock of C: an interrupt could leave a lock that is taken by Python code held.
     """
 
     def __init__(self) -> None:
@@ -107,12 +107,12 @@ class ProcessLock:
         renew_after_fork(self)
 
     def after_fork(self) -> None:
-        """Make it anew: whoever held it is not in this process."""
+        """Renew the lock: its holder is not in this process."""
         self.lock = threading.Lock()
 
 
 class Process:
-    """The process that something belongs to: the one in which this was made."""
+    """The process that an object belongs to: the one that created this value."""
 
     __slots__ = ("_number",)
 
@@ -121,11 +121,11 @@ class Process:
 
     @property
     def is_this(self) -> bool:
-        """Whether this process is the one, and no child of it."""
+        """Whether this is the process, and not a child of it."""
         return os.getpid() == self._number
 
     def check(self, what: str, fix: str) -> None:
-        """Raise ForkedProcessError where this is a child."""
+        """Raise ForkedProcessError in a child."""
         if not self.is_this:
             raise ForkedProcessError(
                 f"{what} cannot be used in this process",
@@ -135,9 +135,9 @@ class Process:
 
 
 def keep_for_ever(thing: object) -> None:
-    """Never free a thing, not even when the interpreter ends.
+    """Never free an object, not even when the interpreter ends.
 
-    Freeing a connection of the parent would talk to its server, or wait for its threads.
+    Freeing a connection of the parent would send data to its server or wait for its threads.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 

@@ -1,4 +1,4 @@
-"""Times, sizes and durations as people read them."""
+"""Formats times, sizes and durations for people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def moment(milliseconds: int) -> str: ...
 @overload
 def moment(milliseconds: None) -> None: ...
 def moment(milliseconds: int | None) -> str | None:
-    """A time as people and programs both read it."""
+    """Format a time in ISO 8601, in UTC."""
     if milliseconds is None:
         return None
     try:
@@ -22,7 +22,7 @@ def moment(milliseconds: int | None) -> str | None:
 
 
 def size(count: int) -> str:
-    """A number of bytes."""
+    """Format a number of bytes."""
     amount = float(count)
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if amount < 1000 or unit == "TB":
@@ -32,7 +32,7 @@ def size(count: int) -> str:
 
 
 def duration(milliseconds: int) -> str:
-    """A time span."""
+    """Format a time span."""
     seconds = milliseconds / 1000
     if seconds < 60:
         return f"{seconds:.1f} s"

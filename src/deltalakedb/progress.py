@@ -1,9 +1,8 @@
-"""How far a long piece of work is, for whoever passed `progress` to it.
+"""Progress of long operations.
 
-`progress(done, total)` is called now and then while the part of the work goes on that its
-documentation names. A `progress` that also has a method `phase(title)` is told of all parts: first
-the title of each, in words for people, then how much of it is done. A `total` of 0 says that
-nobody knows yet how much there will be.
+`progress(done, total)` is called during the main phase of an operation. A `progress` that also has
+a method `phase(title)` is called for all phases: first with the title of each phase, then with its
+progress. A `total` of 0 means that the total is not known yet.
 """
 
 from __future__ import annotations
@@ -14,22 +13,22 @@ Progress = Callable[[int, int], None]
 
 
 class Phases:
-    """The parts of one piece of work, told to `progress` as they come."""
+    """Reports the phases of one operation to `progress`."""
 
-    __slots__ = ("_heard", "_phase", "_progress")
+    __slots__ = ("_is_reported", "_phase", "_progress")
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress
         self._phase: Callable[[str], None] | None = getattr(progress, "phase", None)
-        self._heard = False
+        self._is_reported = False
 
     def begin(self, title: str, *, main: bool = False) -> None:
-        """A part begins. Who listens to one part only hears how far the `main` one is."""
-        self._heard = main or self._phase is not None
+        """Begin a phase. A `progress` without `phase` receives the `main` phase only."""
+        self._is_reported = main or self._phase is not None
         if self._phase is not None:
             self._phase(title)
 
     def __call__(self, done: int, total: int = 0) -> None:
-        """How much of this part is done, and of how much."""
-        if self._progress is not None and self._heard:
+        """Report the progress of the current phase."""
+        if self._progress is not None and self._is_reported:
             self._progress(done, total)

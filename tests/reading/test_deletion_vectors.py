@@ -52,7 +52,7 @@ def run_bitmap(containers: dict[int, list[tuple[int, int]]]) -> bytes:
 
 
 def deleted(rows: DeletedRows, start: int, count: int) -> set[int]:
-    kept = rows.kept(start, count)
+    kept = rows.live_mask(start, count)
     if kept is None:
         return set()
     assert len(kept) == count
@@ -184,9 +184,9 @@ DAMAGE: dict[str, tuple[DeletionVectorDescriptor, bytes, str]] = {
     "negative size": (
         DeletionVectorDescriptor("u", z85.encode(UUID(UUID_TEXT).bytes), -1, 3, 1),
         stored(DATA),
-        "size is given as -1",
+        "size is -1 bytes",
     ),
-    "offset": (descriptor(DATA, 3, offset=0), stored(DATA), "offset is given as 0"),
+    "offset": (descriptor(DATA, 3, offset=0), stored(DATA), "offset is 0 in the log"),
     "order": (
         descriptor(DATA, 3),
         stored(DATA.replace(struct.pack("<HH", 1, 2), struct.pack("<HH", 2, 1))),

@@ -16,7 +16,7 @@ from deltalakedb.errors import (
     StorageUnavailableError,
 )
 from deltalakedb.storage import Storage, open_storage, table_location
-from deltalakedb.storage.failures import said
+from deltalakedb.storage.failures import message_of
 
 from support.s3 import S3Server
 from support.unprivileged import not_as_root
@@ -374,7 +374,7 @@ def test_checksums_that_hadoop_keeps_beside_local_files_do_not_outlive_them(
     ],
 )
 def test_what_a_store_said_is_told_without_its_document(text: str, told: str) -> None:
-    assert said(OSError(text) if text else OSError()) == told
+    assert message_of(OSError(text) if text else OSError()) == told
 
 
 @pytest.mark.parametrize("location", ["s3://b/my%20table", "s3a://b/t#1", "gs://b/t?2=3"])

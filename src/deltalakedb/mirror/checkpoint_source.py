@@ -24,7 +24,12 @@ from deltalakedb.actions.properties import TableProperties
 from deltalakedb.deltalog.checkpoint_file import ROW_GROUP
 from deltalakedb.deltalog.checkpoint_rows import ADD_COLUMNS, REMOVE_COLUMNS, RowMaker
 from deltalakedb.errors import CorruptCatalogError, Fix, NotPublishedError
-from deltalakedb.snapshot.listing import count_tombstones, oldest_look, read_batches, tombstones_at
+from deltalakedb.snapshot.listing import (
+    count_tombstones,
+    first_tombstone_version,
+    read_batches,
+    tombstones_at,
+)
 from deltalakedb.snapshot.pages import LEAST_STREAMED, stream_pages
 from deltalakedb.snapshot.snapshot import Snapshot, open_snapshot
 from deltalakedb.store.versions import domain_metadata, is_published, txns
@@ -184,7 +189,7 @@ def open_source(store: Store, table: TableRecord, version: int, *, now_ms: int) 
         state = read_state(store, session, table, version, now_ms=lambda: now_ms)
         retention = TableProperties(state.snapshot.properties).deleted_file_retention
         cutoff = now_ms - milliseconds(retention)
-        since = oldest_look(session, table, cutoff)
+        since = first_tombstone_version(session, table, cutoff)
         row = session.one("removes_between", table_id=table.table_id, since=since, version=version)
     return Source(store, table, state, since, cutoff, int(row[0] or 0) if row else 0)
 

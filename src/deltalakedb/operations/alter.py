@@ -37,7 +37,7 @@ from deltalakedb.actions.properties import (
 )
 from deltalakedb.actions.schema_checks import assign_column_mapping
 from deltalakedb.actions.schema_json import schema_to_json
-from deltalakedb.arguments import optional_text, require_names, require_texts, shown
+from deltalakedb.arguments import optional_text, require_names, require_texts, short_repr
 from deltalakedb.conditions.where import parse_where
 from deltalakedb.errors import (
     CommitRejectedError,
@@ -519,7 +519,7 @@ def as_text(properties: object) -> dict[str, str]:
         for k, v in properties.items()
     ):
         raise InvalidArgumentError(
-            f"{shown(properties)} are no table properties",
+            f"{short_repr(properties)} are no table properties",
             why="Properties are names with values that are text, numbers or True and False",
             fix="Pass a mapping, e.g. {'delta.appendOnly': 'true'}",
         )

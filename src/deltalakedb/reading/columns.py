@@ -1,13 +1,12 @@
-"""From the columns of one data file to the columns of the table.
+"""Converts the columns of one data file to the columns of the table.
 
 Guarantees:
 
-- Columns and nested fields are found as the column mapping mode says: by name, by physical name,
-  or by field id, at every depth. What a file does not have is null; what it has beyond the
-  schema is left out.
+- Columns and nested fields are matched by the column mapping mode: by name, physical name or field
+  id, at every depth. A missing column is null; columns that the schema does not have are ignored.
 - Types become the table's: wider integers, floats and decimals, dates as timestamps, timestamps
-  in microseconds and UTC. A value that does not fit, and a type that is no such change (text for
-  a number), is refused with an error that names the file and the column.
+  in microseconds and UTC. A value that does not fit and any other change of type (text for a
+  number) raise an error that names the file and the column.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ from deltalakedb.actions.values import CHANGE_TYPE
 from deltalakedb.errors import DataFileError, UnsupportedFeatureError
 
 Converter: TypeAlias = Callable[[Any], Any]
-"""Turns an array as the file has it into one of the table's type."""
+"""Converts an array of the file to the type of the table."""
 
 _FIELD_ID: Final = b"PARQUET:field_id"
 
 
 @dataclass(frozen=True, slots=True)
 class FileColumns:
-    """How to find the columns of a table in one file: `mode` is none, name or id."""
+    """Matches the columns of a table to those of one file; `mode` is none, name or id."""
 
     file: str
     mode: str
 
     def find(self, wanted: StructField, fields: Iterable[Any]) -> int | None:
-        """The position of the field in the file; None where the file does not have it."""
+        """Return the position of the field in the file; None if it is missing."""
         if self.mode == "id" and wanted.name != CHANGE_TYPE:
             identity = column_id(wanted)
             if identity is None:
@@ -80,7 +79,7 @@ class FileColumns:
             )
 
     def converter(self, source: Any, target: DataType, column: str) -> Converter:
-        """How to turn arrays of the file's type `source` into the table's type `target`."""
+        """Return the converter from the type `source` of the file to the type `target`."""
         if isinstance(source, pa.BaseExtensionType):
             inner = self.converter(source.storage_type, target, column)
             return lambda array: inner(array.storage)

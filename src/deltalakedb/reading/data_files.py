@@ -1,4 +1,4 @@
-"""Reading one data file as batches of the table's columns.
+"""Reads one data file as batches of the columns of the table.
 
 Guarantees:
 
@@ -6,7 +6,7 @@ Guarantees:
   counted by their number in the file, whichever row groups are read.
 - Partition columns have the values of the log, even if the file has such columns too.
 - One batch is decoded at a time. Row groups that the filter cannot match are not read, nor are
-  columns that were not asked for. Matching rows are not picked out here.
+  columns that are not requested. Rows are not filtered here.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from deltalakedb.reading.deletion_vectors import DeletedRows, load_deletion_vect
 from deltalakedb.reading.filesystem import RangeReader, TableFiles
 
 SMALL_ROWS: Final = 8192
-"""Up to so many rows it costs less to read than to decide what to read, and by how many threads."""
+"""A file with fewer rows is read whole, in one thread: pruning would cost more."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A live file as the log has it: JSON texts are not parsed yet."""
+    """A live file as in the log; JSON texts are not parsed."""
 
     path: str
     partition_values: str
@@ -46,7 +46,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """What all files of a table have in common."""
+    """The properties shared by all files of a table."""
 
     files: TableFiles
     schema: StructType
@@ -84,7 +84,7 @@ class TableLayout:
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """What to read of a file: `columns` in this order; `condition` may skip row groups."""
+    """The columns to read, in this order, and the condition that row groups are skipped by."""
 
     columns: StructType
     condition: Any = None
@@ -101,7 +101,7 @@ class ReadRequest:
 
 
 def read_data_file(layout: TableLayout, file: DataFile, request: ReadRequest) -> Iterator[Any]:
-    """The rows of a file as record batches with the requested columns."""
+    """Yield the rows of a file as record batches with the requested columns."""
     deleted = deleted_rows(layout, file)
     with layout.files.open(file.path) as source:
         try:
@@ -119,7 +119,7 @@ def empty_rows(count: int) -> Any:
 
 
 def deleted_rows(layout: TableLayout, file: DataFile) -> DeletedRows | None:
-    """The rows that the deletion vector of a file hides, or None where it has none."""
+    """Return the deleted rows of a file, or None without a deletion vector."""
     if not file.deletion_vector:
         return None
     descriptor = descriptor_of(file.deletion_vector or "{}", file.path)
@@ -146,14 +146,14 @@ def descriptor_of(text: str, path: str) -> DeletionVectorDescriptor:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidActionError(
-            f"The deletion vector of {path} cannot be understood",
+            f"The deletion vector of {path} is not valid",
             why=f"its descriptor is {text[:200]}",
             fix="Correct the log entry it came from",
         ) from error
 
 
 class _FileReader:
-    """An open file, and where each requested column comes from."""
+    """An open file, with the source of each requested column."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class _FileReader:
             start += count
 
     def _plan(self, columns: FileColumns) -> dict[str, tuple[str, Converter]]:
-        """For each column that is in the file: its name there, and how to convert it."""
+        """Map each column of the file to its name there and its converter."""
         schema = self._parquet.schema_arrow
         columns.check_ids(schema)
         plan: dict[str, tuple[str, Converter]] = {}
@@ -228,7 +228,7 @@ class _FileReader:
         )
 
     def _is_small(self) -> bool:
-        """Whether all of it is quicker read than looked at; in an object store nothing is."""
+        """Whether reading all of it is faster than pruning; never in an object store."""
         metadata = self._parquet.metadata
         few = metadata.num_row_groups <= 1 and metadata.num_rows <= SMALL_ROWS
         return few and not isinstance(self._source, RangeReader)
@@ -251,7 +251,7 @@ class _FileReader:
             start += batch.num_rows
 
     def _prefetch(self, i: int, names: set[str]) -> None:
-        """Fetch all columns of a row group from an object store in one go."""
+        """Fetch all columns of a row group from an object store in one request."""
         reader = self._source
         if not isinstance(reader, RangeReader):
             return
@@ -283,5 +283,5 @@ class _FileReader:
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)
 
     def _without_deleted(self, batch: Any, start: int) -> Any:
-        live = None if self._deleted is None else self._deleted.kept(start, batch.num_rows)
+        live = None if self._deleted is None else self._deleted.live_mask(start, batch.num_rows)
         return batch if live is None else batch.filter(live)

@@ -1,7 +1,7 @@
-"""The rows of a snapshot, read without Spark.
+"""Reads the rows of a snapshot without Spark.
 
-`SnapshotRows` reads every table. Where pyarrow itself reads the same rows from the same files
-(`plain_dataset.py`), a snapshot gives its users a dataset of pyarrow's instead.
+`SnapshotRows` reads every table. If pyarrow reads the same rows from the same files
+(`plain_dataset.py`), users get a dataset of pyarrow instead.
 
 Guarantees:
 
@@ -10,9 +10,10 @@ Guarantees:
 - Filters are exact. Files and row groups that they cannot match are not read, nor are columns
   that neither the projection nor the filter needs. The rows of a snapshot are listed by the
   catalog for each scan.
-- Memory is bounded: some files, or groups of small ones, are read at once (`fragment_readahead`),
+- Memory is bounded: a few files, or groups of small ones, are read at once (`fragment_readahead`),
   one batch of each ahead.
-- Batches come in the order of the files given, and of the rows in each.
+- Batches come in the order of the files, and of the rows in each.
+- A list of files can hold files without matching rows, and never lacks one that has any.
 """
 
 from __future__ import annotations
@@ -63,11 +64,11 @@ if TYPE_CHECKING:
 
 _NAN: Final = re.compile(r"\bnan\b", re.IGNORECASE)
 COLUMNS: Final = ("path", "partition_values", "deletion_vector", "size_bytes")
-"""What reading takes of `Snapshot.files()`."""
+"""The columns of `Snapshot.files()` that reading needs."""
 
 
 class ReadableSnapshot(Protocol):
-    """What reading needs of a snapshot, which belongs to a higher room."""
+    """The interface of a snapshot that reading needs."""
 
     @property
     def table(self) -> TableRecord: ...
@@ -92,7 +93,7 @@ class FileList(Protocol):
     """Files of one table at one version."""
 
     def narrowed(self, condition: pc.Expression) -> FileList:
-        """Those that may hold rows which fulfil a condition of pyarrow's; perhaps more."""
+        """Return the files that can match a pyarrow expression, or more."""
 
     def table(self) -> pa.Table:
         """The files, with `COLUMNS`."""
@@ -100,11 +101,11 @@ class FileList(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ListedFiles:
-    """Files that were listed before."""
+    """A list of files in memory."""
 
     files: pa.Table
 
-    def narrowed(self, condition: pc.Expression) -> ListedFiles:  # noqa: ARG002 -- nothing is known
+    def narrowed(self, condition: pc.Expression) -> ListedFiles:  # noqa: ARG002 -- there are no statistics here
         return self
 
     def table(self) -> pa.Table:
@@ -113,7 +114,7 @@ class ListedFiles:
 
 @dataclass(frozen=True, slots=True)
 class CatalogFiles:
-    """The files of a snapshot, listed by the catalog each time they are asked for."""
+    """The files of a snapshot, listed by the catalog for each scan."""
 
     snapshot: ReadableSnapshot
     predicate: Predicate
@@ -132,7 +133,7 @@ class CatalogFiles:
 
 
 def _plannable(condition: pc.Expression, snapshot: ReadableSnapshot) -> Predicate:
-    """What the catalog can decide of a condition that means what it means in pyarrow."""
+    """Return the part of a pyarrow expression that the catalog evaluates with the same result."""
     # To pyarrow NaN is unequal and in no order, to us as to Spark it is the greatest number.
     if _NAN.search(str(condition)):
         return Constant(value=True)
@@ -141,7 +142,7 @@ def _plannable(condition: pc.Expression, snapshot: ReadableSnapshot) -> Predicat
             condition, snapshot.schema, snapshot.partition_columns, strict=False
         )
     except InvalidConditionError:
-        # pyarrow, which filters the rows, compares some types that we do not.
+        # pyarrow, which filters the rows, compares types that we do not.
         return Constant(value=True)
     return _without_floats(predicate)
 
@@ -162,7 +163,7 @@ _READ_AHEAD: Final = 4
 
 
 def dataset_of(snapshot: ReadableSnapshot, where: Any = None) -> pads.Dataset | SnapshotRows:
-    """The rows of a snapshot that fulfil `where`, as pyarrow has them if it can."""
+    """Return the rows that fulfil `where`: a pyarrow dataset if the table is plain."""
     predicate = predicate_of(where, snapshot.metadata)
     layout = layout_of(snapshot)
     if plain_dataset.is_plain(layout, snapshot.protocol):
@@ -174,7 +175,7 @@ def dataset_of(snapshot: ReadableSnapshot, where: Any = None) -> pads.Dataset | 
 
 
 def rows_of(snapshot: ReadableSnapshot, where: Any = None) -> SnapshotRows:
-    """The rows of a snapshot that fulfil `where`, whatever form `parse_where` takes it in."""
+    """Return the rows of a snapshot that fulfil `where`, in any form that `parse_where` accepts."""
     predicate = predicate_of(where, snapshot.metadata)
     layout = layout_of(snapshot)
     if predicate is None:
@@ -183,7 +184,7 @@ def rows_of(snapshot: ReadableSnapshot, where: Any = None) -> SnapshotRows:
 
 
 def layout_of(snapshot: ReadableSnapshot) -> TableLayout:
-    """What all files of a snapshot have in common."""
+    """Return the layout of the files of a snapshot."""
     table = snapshot.table
     return _layout(
         TableFiles(table.location, snapshot.storage_options, table.allowed_roots),

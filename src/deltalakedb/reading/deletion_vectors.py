@@ -1,15 +1,16 @@
-"""Deletion vectors: which rows of a data file are gone.
+"""Deletion vectors: reading and writing the deleted rows of data files.
 
 Guarantees:
 
 - A vector is checked before it is used: the version of its file, its size, CRC-32, magic number,
   the inner structure of the bitmap, and its cardinality. One that fails is refused with an error
-  that names the data file and the vector; rows are never shown or hidden by a damaged one.
+  that names the data file and the vector; a damaged vector never changes the rows of a result.
 - Hostile bytes cost no more memory than their own size: containers are checked in place, and
   opened one at a time.
 
 The bitmap is the portable 64-bit Roaring format: groups of 2^32 rows, in each of them containers
 of 2^16 rows. An opened container has the layout of an Arrow bitmap, so that masks need no copying.
+The vectors of a commit lie in one new file, `deletion_vector_<uuid>.bin`, written before it.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class DeletedRows:
         return (key << 16) + self._containers[key].last
 
     def numbers(self) -> pa.Array:
-        """All of them, in ascending order."""
+        """Return the row numbers in ascending order."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -100,8 +101,8 @@ class DeletedRows:
             parts.append(pc.add(pc.indices_nonzero(marked).cast(pa.int64()), key << 16))
         return pa.concat_arrays(parts) if parts else pa.array([], pa.int64())
 
-    def kept(self, start: int, count: int) -> pa.BooleanArray | None:
-        """Which of `count` rows from `start` on remain; None where all of them do."""
+    def live_mask(self, start: int, count: int) -> pa.BooleanArray | None:
+        """Return a mask of the `count` rows from `start` on that are live; None if all are."""
         import pyarrow as pa
 
         keys = range(start >> 16, ((start + count - 1) >> 16) + 1) if count else range(0)
@@ -121,13 +122,13 @@ class DeletedRows:
 
 
 class _Damaged(ValueError):  # noqa: N818 -- reworded before it leaves this module
-    """Says what is wrong with the bytes."""
+    """The stored bytes are invalid."""
 
 
 def load_deletion_vector(
     descriptor: DeletionVectorDescriptor, *, data_file: str, read_range: ReadRange
 ) -> DeletedRows:
-    """Read and check the vector of `data_file`; `DataFileError` when it is damaged."""
+    """Read and check the vector of `data_file`; raises `DataFileError` if it is damaged."""
     try:
         rows = parse_bitmap(_stored_bytes(descriptor, read_range))
         if rows.cardinality != descriptor.cardinality:
@@ -153,7 +154,7 @@ def _refused(descriptor: DeletionVectorDescriptor, data_file: str, why: str) -> 
 def _stored_bytes(descriptor: DeletionVectorDescriptor, read_range: ReadRange) -> bytes:
     size = descriptor.size_in_bytes
     if not 0 <= size < _SIZE_LIMIT:
-        raise _Damaged(f"its size is given as {size} bytes")
+        raise _Damaged(f"its size is {size} bytes in the log")
     path = descriptor.file_path()
     if path is None:
         data = z85.decode(descriptor.path_or_inline_dv)
@@ -164,7 +165,7 @@ def _stored_bytes(descriptor: DeletionVectorDescriptor, read_range: ReadRange) -
     # Byte 0 is the version of the format, so the first vector of a file begins at 1.
     offset = 1 if descriptor.offset is None else descriptor.offset
     if offset < 1:
-        raise _Damaged(f"its offset is given as {offset}")
+        raise _Damaged(f"its offset is {offset} in the log")
     version = read_range(path, 0, 1)
     if version != bytes([_FILE_VERSION]):
         raise _Damaged(f"the version of its file is {version.hex() or 'missing'}, not 01")
@@ -182,7 +183,7 @@ def _stored_bytes(descriptor: DeletionVectorDescriptor, read_range: ReadRange) -
 
 
 def parse_bitmap(data: bytes) -> DeletedRows:
-    """Check the magic number and the 64-bit bitmap after it; ValueError says what is wrong."""
+    """Parse and check the magic number and the 64-bit bitmap after it; raises ValueError."""
     reader = _Reader(memoryview(data))
     magic = reader.number("<I")
     if magic != MAGIC:
@@ -289,7 +290,7 @@ def _shorts(data: memoryview) -> tuple[Any, ...]:
 
 
 def encode_rows(numbers: pa.Array) -> bytes:
-    """Row numbers, ascending and each once, as a portable 64-bit Roaring bitmap with its magic."""
+    """Encode ascending, distinct row numbers as a 64-bit Roaring bitmap with its magic number."""
     groups: dict[int, list[tuple[int, int, bytes]]] = {}
     for key, low in _containers(numbers):
         groups.setdefault(key >> 16, []).append((key & 0xFFFF, len(low) // 2, low))
@@ -301,7 +302,7 @@ def encode_rows(numbers: pa.Array) -> bytes:
 
 
 def _containers(numbers: pa.Array) -> Iterable[tuple[int, bytes]]:
-    """The low halves of the numbers of each container, as 16-bit integers, in order."""
+    """Yield the key of each container and the low 16 bits of its row numbers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -316,7 +317,7 @@ def _containers(numbers: pa.Array) -> Iterable[tuple[int, bytes]]:
 
 
 def _group(containers: list[tuple[int, int, bytes]]) -> bytes:
-    """One 32-bit bitmap: cookie, count, header, where each container begins, the containers."""
+    """Return one 32-bit bitmap: cookie, count, header, offsets, containers."""
     bodies = [
         low if count <= _ARRAY_LIMIT else _bitmap_of(memoryview(low))
         for _, count, low in containers
@@ -350,7 +351,7 @@ class VectorSinks(Protocol):
 def write_vectors(
     sinks: VectorSinks, vectors: Mapping[str, pa.Array]
 ) -> tuple[dict[str, DeletionVectorDescriptor], str]:
-    """Write the deleted rows of files, by path; their descriptors, and the key of the new file."""
+    """Write the deleted rows of files by path; return their descriptors and the key of the file."""
     name = uuid.uuid4()
     key = f"deletion_vector_{name}.bin"
     sink = sinks.create(key)

@@ -1,9 +1,9 @@
-"""Opening the files of a table for reading, wherever they lie.
+"""Opens the files of a table for reading, on a local disk or in an object store.
 
 Guarantees:
 
 - Local files are read by pyarrow itself; every other store through `obstore`, with its names of
-  storage options, in the thread that asks: pyarrow's own threads never call into Python.
+  storage options, in the calling thread: pyarrow's own threads never call into Python.
 - A path of the log is decoded once. It is relative to the table, or absolute; then it is opened
   only where files of the table may lie (`storage.locations`).
 - An error names the table and the file. No secret of the storage options appears in one.
@@ -55,7 +55,7 @@ class TableFiles:
         return self._places.is_local
 
     def open(self, log_path: str) -> pa.NativeFile | RangeReader:
-        """Open what a path of the log names, for reading at any position."""
+        """Open the file of a log path for random access."""
         from pyarrow.fs import LocalFileSystem
 
         place = self._places.resolve(log_path)
@@ -69,7 +69,7 @@ class TableFiles:
             raise self.failed(log_path, error) from None
 
     def local_path(self, log_path: str) -> str | None:
-        """Where a path of the log leads on this machine; None for an object store."""
+        """Return the local path of a log path; None in an object store."""
         place = self._places.resolve(log_path)
         return place.path if place.scheme == "file" else None
 
@@ -85,7 +85,7 @@ class TableFiles:
                 raise self.failed(log_path, error) from None
 
     def relative(self, path: str) -> str:
-        """Write a path below the table that is not encoded as the log would."""
+        """Encode a path below the table as the log does."""
         return quote(path)
 
     def _store(self, url: str) -> Any:
@@ -117,7 +117,7 @@ class TableFiles:
 
 
 def _translated(call: Callable[..., Any], store: Any, path: str, **options: Any) -> Any:
-    """Make any failure of obstore an OSError, as that of a file is."""
+    """Call obstore and raise its errors as OSError."""
     import obstore
 
     check_process(path)
@@ -141,7 +141,7 @@ class RangeReader(io.RawIOBase):
         self._fetched: list[tuple[int, Any]] = []
 
     def prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Fetch these (start, length) at once, instead of whatever was fetched before."""
+        """Fetch these ranges (start, length) in one request; drop the ranges fetched before."""
         import obstore
 
         starts = [start for start, _ in ranges]
@@ -163,7 +163,7 @@ class RangeReader(io.RawIOBase):
         return self._position
 
     def size(self) -> int:
-        """How many bytes the object has."""
+        """The size of the object in bytes."""
         return self._size
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:

@@ -1,6 +1,6 @@
-"""Tables that pyarrow reads as they are: a dataset of its own over their files.
+"""Plain tables: a pyarrow dataset over their files.
 
-A table is plain if pyarrow gives the same rows for every filter:
+A table is plain if pyarrow returns the same rows for every filter:
 
 - It lies on a local disk. pyarrow has other names for the options of object stores.
 - No live file has a deletion vector, and columns have their own names in files.
@@ -57,7 +57,7 @@ def is_plain(layout: TableLayout, protocol: Protocol) -> bool:
 
 
 def open_plain(layout: TableLayout, files: pa.Table) -> pads.FileSystemDataset | None:
-    """A dataset of files, or None where one of them is not plain."""
+    """Return a dataset of files, or None if one of them is not plain."""
     if files["deletion_vector"].null_count < files.num_rows:
         return None
     paths = [layout.files.local_path(path) for path in files["path"].to_pylist()]
@@ -77,6 +77,6 @@ def open_plain(layout: TableLayout, files: pa.Table) -> pads.FileSystemDataset |
 
 
 def _one_of_each(files: pa.Table) -> tuple[list[str], list[str]]:
-    """The partition values that there are, and the path of a file with each."""
+    """Return the distinct partition values, each with the path of one file."""
     groups = files.group_by("partition_values").aggregate([("path", "min")])
     return groups["partition_values"].to_pylist(), groups["path_min"].to_pylist()

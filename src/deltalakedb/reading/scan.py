@@ -1,12 +1,13 @@
-"""From a list of files to the batches of a scan.
+"""Scans a list of files: reads, filters and projects their rows.
 
 Guarantees:
 
 - Batches come in the order of the files, and of the rows in each.
 - Small files, of which a table may have many, are read in groups by one worker, and their rows are
-  filtered together. The first groups are the smallest, so that whoever wants a few rows has not
-  to wait for many files.
-- Rows are picked out by the worker that decoded them, so nothing waits for pyarrow's threads.
+  filtered together. The first groups are the smallest, so that a few rows do not wait for many
+  files.
+- The worker that decodes rows also filters them: no thread of pyarrow calls into Python.
+- A scanner can be used any number of times; each use reads the files again.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ _TINY_BYTES: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which rows and columns of a batch are wanted; `schema` is that of the result."""
+    """The rows and columns to select from a batch; `schema` is that of the result."""
 
     schema: pa.Schema
     columns: list[str] | Mapping[str, pc.Expression] | None = None
     condition: pc.Expression | None = None
 
     def of(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The wanted part of a batch."""
+        """Yield the selected part of a batch."""
         if self.condition is None and not isinstance(self.columns, Mapping):
             yield batch if self.columns is None else batch.select(self.columns)
             return
@@ -74,7 +75,7 @@ def _workers(layout: TableLayout, files: pa.Table, ahead: int) -> int:
         and layout.files.is_local
         and pc.sum(files["size_bytes"]).as_py() < _TINY_BYTES * count
     ):
-        # Opening them is most of the work; it is Python's, where threads only hinder each other.
+        # Opening them is most of the work, and it holds the interpreter lock: threads do not help.
         return 1
     return max(1, min(ahead, count))
 
@@ -94,7 +95,7 @@ def _each(files: pa.Table) -> Iterator[DataFile]:
 
 
 def _groups(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
-    """Neighbours that are small together; any other file is a group of its own."""
+    """Group adjacent small files; any other file is a group of its own."""
     group: list[DataFile] = []
     size, most = 0, 1
     for file in files:
@@ -108,7 +109,7 @@ def _groups(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
 
 
 def _together(batches: Iterable[pa.RecordBatch], enough: int) -> Iterator[pa.RecordBatch]:
-    """The same rows; neighbours that have fewer than `enough` rows together are one batch."""
+    """Combine adjacent batches with fewer than `enough` rows together."""
     held: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
@@ -131,10 +132,10 @@ T = TypeVar("T")
 
 
 def read_ahead(sources: Iterator[Iterator[T]], ahead: int) -> Iterator[T]:
-    """Everything from each source in turn, while the next item of `ahead` sources is prepared.
+    """Yield the items of each source in turn; prepare the next items of `ahead` sources meanwhile.
 
-    A worker prepares one item and is free again: nobody who stops in the middle leaves one behind
-    that waits for ever.
+    A worker prepares one item and is free again: a consumer that stops early leaves no worker
+    behind that waits for ever.
     """
     pool = Threads(ahead, thread_name_prefix="deltalakedb-read")
     try:
@@ -208,9 +209,9 @@ class RowScanner:
         return pa.Table.from_batches(parts, schema=self._schema)
 
     def take(self, indices: Any) -> pa.Table:
-        """The rows of these numbers."""
+        """The rows at these positions."""
         return self.to_table().take(indices)
 
     def count_rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return sum(batch.num_rows for batch in self._batches())

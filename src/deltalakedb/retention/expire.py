@@ -39,7 +39,7 @@ from deltalakedb.retention.archive import (
     parts_of,
     write_part,
 )
-from deltalakedb.snapshot.listing import oldest_look
+from deltalakedb.snapshot.listing import first_tombstone_version
 from deltalakedb.snapshot.page_builder import after_restore
 from deltalakedb.snapshot.resolve import to_milliseconds
 from deltalakedb.store.retention import (
@@ -198,7 +198,7 @@ def _horizon(
     if keep is None or first is None or keep <= first:
         return cutoff, None
     spared = now - milliseconds(properties.deleted_file_retention)
-    since = oldest_look(session, table, spared)
+    since = first_tombstone_version(session, table, spared)
     return cutoff, Horizon(table.table_id, first, keep, since, spared)
 
 

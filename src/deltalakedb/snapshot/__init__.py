@@ -1,4 +1,4 @@
-"""Tables at one version, straight from SQL."""
+"""Snapshots: tables at one version, read from the catalog."""
 
 from deltalakedb.snapshot.snapshot import Snapshot, open_snapshot
 

@@ -1,8 +1,8 @@
-"""The newest snapshot, with its file list held in memory and moved on by what was committed since.
+"""A cache of the newest snapshot and its file list.
 
-Each look costs one statement. When the head has moved, only the files that were added and removed
-since are read, and the held list becomes exactly that of the new version: the ledger says how many
-files that has, and if the list had another number it would be read anew.
+Each lookup costs one statement. When the head has moved, only the files added and removed since are
+read. The ledger records the number of live files of each version: if the updated list has another
+number, the whole list is read again.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
     from deltalakedb.store import Store, TableRecord
 
-# A list of many small pieces is slow to read; that many appends are put together.
+# A table of many small chunks is slow to read: above this number they are combined.
 _MANY_CHUNKS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class CachedSnapshot(Snapshot):
-    """A snapshot whose files are in memory; what they cannot answer is asked of the catalog."""
+    """A snapshot with its files in memory; conditions and other columns go to the catalog."""
 
     _files: pa.Table = field(repr=False, compare=False)
 
@@ -72,7 +72,7 @@ def _batches(files: pa.Table, size: int) -> Generator[pa.RecordBatch, None, None
 
 
 class SnapshotCache:
-    """Holds the newest snapshot of one table; any number of threads may ask for it."""
+    """Caches the newest snapshot of one table; thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -81,7 +81,7 @@ class SnapshotCache:
         self._known = Known()
 
     def newest(self, table: TableRecord) -> CachedSnapshot:
-        """The newest snapshot; it is never older than one that was given out before."""
+        """Return the newest snapshot; it is never older than one returned before."""
         with self._lock.lock:
             opened = resolve(self._store, table, known=self._known)
             held = self._held
@@ -97,7 +97,7 @@ class SnapshotCache:
             moved = self._move(held, snapshot)
             if moved.num_rows == snapshot.num_files:
                 return moved
-            # Old history may have been forgotten meanwhile, and with it what was removed.
+            # Old versions may have expired meanwhile, and their removes with them.
         return snapshot.files()
 
     def _move(self, held: CachedSnapshot, to: Snapshot) -> pa.Table:
@@ -133,6 +133,6 @@ def _with_files(snapshot: Snapshot, files: pa.Table) -> CachedSnapshot:
         snapshot.metadata,
         snapshot.protocol,
         snapshot.counts,
-        snapshot._store,  # noqa: SLF001 - one of its own kind
+        snapshot._store,  # noqa: SLF001 - the same class
         files,
     )

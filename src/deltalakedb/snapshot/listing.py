@@ -1,6 +1,6 @@
-"""Queries for the files of a version: one range predicate for the head and for any older one.
+"""Queries for the files of a version: one range predicate for the head and for older versions.
 
-Column names come from a closed set, keys are parameters, and a condition brings its own.
+Column names come from a closed set; keys and values are parameters.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DEFAULT_COLUMNS = (
     "stats",
     "deletion_vector",
 )
-"""What reading a table takes. The others are rarely set, and each one costs time."""
+"""The columns that reading a table needs. The others are rarely set, and each costs time."""
 
 COLUMNS = (
     *DEFAULT_COLUMNS,
@@ -54,11 +54,11 @@ COLUMNS = (
     "clustering_provider",
     "extra",
 )
-"""Every column that can be asked for. Maps and descriptors are JSON text."""
+"""Every column of a listing. Maps and descriptors are JSON text."""
 
 _LIVE_AT = "table_id = :table_id AND added_version <= :version AND removed_version > :version"
-# When a version expires, its files go with it, all but those that later versions need: without
-# this, what is left would pass for all of them.
+# When a version expires, files that no later version needs are deleted from the catalog. Without
+# this test, the remaining files would pass for the complete listing.
 _THERE = (
     "EXISTS (SELECT 1 FROM dl_table_versions AS v "
     "WHERE v.table_id = :table_id AND v.version = :version)"
@@ -70,7 +70,7 @@ _ORDER: dict[Engine, str] = {
     "duckdb": "path, dv_id",
 }
 NO_LIMIT = 2**62
-"""The most that every engine takes for LIMIT."""
+"""The greatest LIMIT that every engine accepts."""
 
 
 def find_files(
@@ -83,9 +83,10 @@ def find_files(
     limit: int | None = None,
     offset: int = 0,
 ) -> FileQuery:
-    """The files that are live at a version and may hold rows for the predicate.
+    """Return the query for the files that are live at a version and can match the predicate.
 
-    Ordered by path if a part is asked for. What a condition says of planned columns is looked up.
+    Files are ordered by path with `limit` or `offset`. Conditions on planned columns become lookups
+    of their keys.
     """
     engine, ask = store.dialect.engine, store.dialect.ask
     part = _part(engine, limit, offset)
@@ -103,7 +104,7 @@ def find_files(
     if keys.finds_nothing:
         return files_at(table, version, columns, Sql("1 = 0", {}), part=part)
     slot = None
-    if engine != "duckdb":  # which reads columns, and skips what its zone maps exclude
+    if engine != "duckdb":  # DuckDB scans columns and skips by zone maps
         slot = ask(lambda session: planned.best_slot(session, keys, table.table_id))
     if slot is None:
         overlap, rest = planned.scanned(keys, engine), may_match(keys.rest, engine)
@@ -131,7 +132,7 @@ def files_at(
     *,
     part: tuple[str, dict[str, int]] = ("", {}),
 ) -> FileQuery:
-    """The files that are live at a version and fulfil a condition."""
+    """Return the query for the files that are live at a version and fulfil a condition."""
     keys: dict[str, str | int] = {"table_id": table.table_id, "version": version, **part[1]}
     text = f"SELECT {', '.join(columns)} FROM dl_active_files WHERE {_LIVE_AT} AND {_THERE}"  # noqa: S608
     values: dict[str, object] = {}
@@ -157,10 +158,10 @@ def _part(engine: Engine, limit: int | None, offset: int) -> tuple[str, dict[str
 def files_added(
     table: TableRecord, since: int, version: int, columns: tuple[str, ...], engine: Engine
 ) -> FileQuery:
-    """The files that are live at `version`, and were added after `since`.
+    """Return the query for the files that are live at `version` and were added after `since`.
 
-    In two halves: of those that are live to this day the index has the new ones together. Others
-    are found by what the ledger says was added, and not among all that was removed later.
+    It has two halves. Files that are still live are adjacent in the index. Files that were removed
+    later are looked up by the adds of the ledger, not among all removed files.
     """
     chosen = ", ".join(f"f.{name}" for name in columns)
     keys: dict[str, str | int] = {"table_id": table.table_id, "since": since, "version": version}
@@ -193,7 +194,7 @@ _FROM_LEDGER: dict[Engine, str] = {
 def files_removed(
     table: TableRecord, since: int, version: int, columns: tuple[str, ...] = ("path", "dv_id")
 ) -> FileQuery:
-    """The files that were live at `since` and are not at `version`."""
+    """Return the query for the files that were live at `since` and are not at `version`."""
     text = (
         f"SELECT {', '.join(columns)} FROM dl_active_files WHERE table_id = :table_id "  # noqa: S608
         "AND removed_version > :since AND removed_version <= :version AND added_version <= :since"
@@ -206,7 +207,7 @@ def files_removed(
 
 
 def read_table(store: Store, table: TableRecord, query: FileQuery) -> pa.Table:
-    """The whole result of a query."""
+    """Run a query and return its whole result."""
     import pyarrow as pa
 
     with span("deltalakedb.files", table=table.name):
@@ -221,7 +222,7 @@ def read_table(store: Store, table: TableRecord, query: FileQuery) -> pa.Table:
 
 
 def _replanned(store: Store, table: TableRecord, query: FileQuery) -> bool:
-    """Whether the keys that a query looked for are not those of the table any more."""
+    """Whether the plan of the table has changed since the query was built."""
     from deltalakedb.conditions.planned import plan_key
 
     row = store.dialect.ask(lambda session: session.one("plan", table_id=table.table_id))
@@ -232,7 +233,7 @@ def _replanned(store: Store, table: TableRecord, query: FileQuery) -> bool:
 def read_batches(
     store: Store, table: TableRecord, query: FileQuery, batch_size: int
 ) -> Generator[pa.RecordBatch, None, None]:
-    """The result of a query in batches of exactly `batch_size` rows; the last may be smaller."""
+    """Run a query and yield batches of exactly `batch_size` rows; the last may be smaller."""
     with closing(_counted(store, table, query)) as batches:
         yield from rebatch(batches, batch_size)
 
@@ -244,7 +245,7 @@ def _counted(
     listed = store.dialect.list_files(query)
     with closing(owned(listed, f"The listing of the files of table {table.name!r}")) as batches:
         while True:
-            # Around each piece of work, and not around what the reader does between two of them.
+            # One span for each fetch: the time of the consumer does not count.
             with span("deltalakedb.files", table=table.name):
                 batch = next(batches, None)
             if batch is None:
@@ -261,13 +262,13 @@ def _counted(
 def rebatched(
     batches: Generator[pa.RecordBatch, None, None], size: int
 ) -> Generator[pa.RecordBatch, None, None]:
-    """As `rebatch`; closing it closes the batches too."""
+    """Like `rebatch`; closing the result closes `batches`."""
     with closing(batches):
         yield from rebatch(batches, size)
 
 
 def rebatch(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of exactly `size` rows; the last may be smaller."""
+    """Yield the same rows in batches of exactly `size` rows; the last may be smaller."""
     import pyarrow as pa
 
     held: list[pa.RecordBatch] = []
@@ -290,16 +291,16 @@ def rebatch(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordB
 
 
 def check_columns(columns: Iterable[str] | None) -> tuple[str, ...]:
-    """The columns that are asked for, or the default ones."""
+    """Check the columns of a listing; None stands for the default columns."""
     if columns is None:
         return DEFAULT_COLUMNS
-    names = require_texts("columns", columns, fix=f"Pass a list of some of: {', '.join(COLUMNS)}")
+    names = require_texts("columns", columns, fix=f"Pass columns out of: {', '.join(COLUMNS)}")
     unknown = [name for name in names if name not in COLUMNS]
     if unknown or not names or len(set(names)) < len(names):
         raise ConfigurationError(
             f"columns={columns!r} cannot be listed",
             why=f"There is no {unknown[0]!r}" if unknown else "",
-            fix=f"Pass a list of some of: {', '.join(COLUMNS)}",
+            fix=f"Pass columns out of: {', '.join(COLUMNS)}",
         )
     return tuple(names)
 
@@ -310,7 +311,7 @@ def check_columns(columns: Iterable[str] | None) -> tuple[str, ...]:
 def files_of_adds(
     adds: Iterable[AddFile], version: int, columns: Sequence[str] = DEFAULT_COLUMNS
 ) -> pa.Table:
-    """The files that actions add, sorted by path; `columns` are some of `listing.COLUMNS`."""
+    """Return the files of add actions as a listing, sorted by path."""
     import pyarrow as pa
 
     rows = []
@@ -337,7 +338,7 @@ def files_of_adds(
     return pa.Table.from_pylist(rows, schema=schema_of(columns))
 
 
-# --- files that must not be deleted ---------------------------------------------------
+# --- files that retention still needs ---------------------------------------------------
 
 _BATCH: Final = 10_000
 _DATA: Final = (
@@ -355,10 +356,10 @@ _COLUMNS: Final = ("path", "deletion_vector")
 def needed_files(
     store: Store, table: TableRecord, cutoff_ms: int
 ) -> Iterator[tuple[str, str | None]]:
-    """Paths, each with the descriptor of its deletion vector, of every version since a time.
+    """Yield the path and deletion vector descriptor of each file that versions since a time need.
 
-    That is the version which was the newest then, and all later ones; change data included. Where
-    it has expired, files that were removed since that time are needed too.
+    The first of these versions is the one that was newest at that time. Change data files are
+    included. If that version has expired, files removed since that time are included too.
     """
     with store.read() as session:
         row = session.one(
@@ -390,7 +391,7 @@ def needed_files(
 # --- tombstones -----------------------------------------------------------------------
 
 _DAY_MS: Final = 86_400_000
-_KEPT: Final = (
+_TOMBSTONES: Final = (
     "FROM dl_remove_files AS r "
     "WHERE r.table_id = :table_id AND r.version > :since AND r.version <= :version "
     "AND coalesce(r.deletion_timestamp, 0) > :cutoff "
@@ -405,8 +406,11 @@ _KEPT: Final = (
 _AS_TEXT: Final = {"partition_values": "CAST(r.partition_values AS TEXT) AS partition_values"}
 
 
-def oldest_look(session: Session, table: TableRecord, cutoff_ms: int) -> int:
-    """The version after which removes may be newer than `cutoff_ms`; -1 for all."""
+def first_tombstone_version(session: Session, table: TableRecord, cutoff_ms: int) -> int:
+    """Return the version after which removes can be newer than `cutoff_ms`; -1 for all versions.
+
+    A deletion timestamp more than a day ahead of its own commit is not trusted.
+    """
     row = session.one(
         "version_at_timestamp", table_id=table.table_id, timestamp=max(-1, cutoff_ms - _DAY_MS)
     )
@@ -416,9 +420,10 @@ def oldest_look(session: Session, table: TableRecord, cutoff_ms: int) -> int:
 def tombstones_at(
     table: TableRecord, version: int, columns: tuple[str, ...], *, since: int, cutoff_ms: int
 ) -> FileQuery:
-    """The tombstones at a version whose deletion is newer than `cutoff_ms`.
+    """Return the query for the tombstones of a version with a deletion newer than `cutoff_ms`.
 
-    `since` comes from `oldest_look`. `columns` are some of dl_remove_files.
+    A remove is a tombstone unless a later commit has added or removed its file again.
+    `since` comes from `first_tombstone_version`; `columns` are columns of dl_remove_files.
     """
     chosen = ", ".join(_AS_TEXT.get(name, f"r.{name}") for name in columns)
     keys: dict[str, str | int] = {
@@ -427,18 +432,18 @@ def tombstones_at(
         "version": version,
         "cutoff": cutoff_ms,
     }
-    return FileQuery(f"SELECT {chosen} {_KEPT}", columns, keys, by_index=True)
+    return FileQuery(f"SELECT {chosen} {_TOMBSTONES}", columns, keys, by_index=True)
 
 
 def count_tombstones(
     session: Session, table: TableRecord, version: int, *, since: int, cutoff_ms: int
 ) -> int:
-    """How many there are: exactly as many as `tombstones_at` gives."""
+    """Return the number of rows of `tombstones_at`."""
     keys = {
         "table_id": table.table_id,
         "since": since,
         "version": version,
         "cutoff": cutoff_ms,
     }
-    ((count,),) = session.execute(rewrite(f"SELECT count(*) {_KEPT}", session.engine), keys)
+    ((count,),) = session.execute(rewrite(f"SELECT count(*) {_TOMBSTONES}", session.engine), keys)
     return int(count)

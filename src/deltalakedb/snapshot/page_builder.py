@@ -1,9 +1,9 @@
-"""Making pages: what a listing would otherwise read row by row, put together every now and then.
+"""Builds the pages of a listing: compressed Arrow batches of thousands of files.
 
-Pages are made after a commit, when enough files have come and gone since the last time; a failure
-harms nobody, because a page never says more than dl_active_files does. Everything is read before
-the transaction that writes: the history up to a version never changes. Of two that make pages at
-once, the compare-and-set of dl_paged_tables lets one give up.
+- Pages are built after a commit when enough files have changed since the last build.
+- A failure is harmless: pages only repeat dl_active_files.
+- Everything is read before the transaction that writes, because the history up to a version never
+  changes. If two processes build pages at once, the compare-and-set on dl_paged_tables stops one.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
 PAGE_FILES: Final = 20_000
 LEAST_CHANGES: Final = 1_000
-# Pages are made again when this share of the live files has changed.
+# Pages are due when 1/_SHARE of the live files has changed.
 _SHARE: Final = 20
-# A page of which more than this share is gone gives the rest to new pages.
+# A page with more removed files than this share is closed; its live files go to new pages.
 _MOST_GONE: Final = 0.2
-# How often a commit of few files looks whether it is time.
+# Commits of few files check whether pages are due every so many versions.
 _LOOK_EVERY: Final = 64
 
 
 Changes: TypeAlias = tuple[int, int, int]
-"""A version, how many files it added and removed, and how many were live after it."""
+"""A version, the number of files it added and removed, and the number of live files after it."""
 
 
 @dataclass(slots=True)
 class _Work:
-    """What one step writes."""
+    """The changes of one build."""
 
     version: int
     rows: list[Row] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Counted(Protocol):
 
 
 def after_commit(store: Store, versions: Iterable[tuple[TableRecord, Counted | None]]) -> None:
-    """Make pages of tables that have a new version, if it is time; never raises."""
+    """Build the pages of tables with a new version if they are due; never raises."""
     for table, state in versions:
         if state is not None:
             _after_version(store, table, state.version, state.counts)
@@ -82,10 +82,10 @@ def _after_version(store: Store, table: TableRecord, version: int, counts: Count
 def during_import(
     store: Store, table_id: str, files: pa.Table | None, changes: Sequence[Changes]
 ) -> Callable[[TableRecord], None]:
-    """Begin with the pages of a table that is being taken over; what it gives back writes them.
+    """Start building the pages of an imported table; call the result to write them.
 
-    `files` has every file that ever was, with its interval, in the order of versions; without it
-    they come from the catalog. Neither call raises, and this one returns at once.
+    `files` has every file of the history with its interval, in version order; without it the files
+    are read from the catalog. Neither call raises, and this one returns at once.
     """
     pages: Future[list[Row] | None] | None = None
     if files is not None:
@@ -105,7 +105,7 @@ def during_import(
 
 
 def after_restore(store: Store, table: TableRecord) -> None:
-    """Make the pages of a table whose history came back into the catalog; never raises."""
+    """Build the pages of a table whose history was restored into the catalog; never raises."""
     with _harmless(store, table), span("deltalakedb.make_pages", table=table.name):
         make_all_pages(store, table)
 
@@ -122,19 +122,19 @@ def _write_all(store: Store, table: TableRecord, version: int, rows: list[Row]) 
 def _harmless(store: Store, table: TableRecord) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - whoever sees one takes the commit for failed
+    except Exception as error:  # noqa: BLE001 - an error here would make a commit look failed
         store.metrics.count("page_failures_total")
         failure = str(error)
         event("pages_failed", lambda: {"table": table.name, "error": failure})
 
 
 def changes_due(live_files: int) -> int:
-    """After how many added and removed files it is time for new pages."""
+    """Return the number of added and removed files after which new pages are due."""
     return max(LEAST_CHANGES, live_files // _SHARE)
 
 
 def make_all_pages(store: Store, table: TableRecord) -> None:
-    """Pages for all of the history, as commits would have made them, and tidy ones for its end."""
+    """Build the pages of the whole history, as commits would have, and compact the last."""
     paged, _ = _paged(store, table)
     for version, most_gone in _page_versions(store, table, paged):
         make_pages(store, table, version, most_gone=most_gone)
@@ -147,7 +147,7 @@ def _page_versions(store: Store, table: TableRecord, paged: int) -> Iterator[tup
 
 
 def _due(history: Iterable[Any]) -> Iterator[tuple[int, float]]:
-    """After which versions pages are due, and which share of a page may be gone by then."""
+    """Yield the versions at which pages are due, with the share that may be removed."""
     changes = 0
     last = None
     for version, changed, live in history:
@@ -163,7 +163,7 @@ def _due(history: Iterable[Any]) -> Iterator[tuple[int, float]]:
 def make_pages(
     store: Store, table: TableRecord, version: int, *, most_gone: float = _MOST_GONE
 ) -> bool:
-    """Bring the pages of a table up to a version; False when another was faster."""
+    """Build the pages of a table up to a version; False if another process was faster."""
     import pyarrow as pa
 
     paged, next_page = _paged(store, table)
@@ -185,7 +185,7 @@ def make_pages(
 def _age_pages(
     store: Store, table: TableRecord, paged: int, work: _Work, most_gone: float
 ) -> list[pa.RecordBatch]:
-    """Note in the open pages what was removed; the live files of pages that have to go."""
+    """Record removes in the open pages; return the live files of pages that are closed."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -204,7 +204,7 @@ def _age_pages(
         if removed.num_rows:
             keys = pa.Table.from_batches([read_batch(data, ["path", "dv_id"])])
             for position, number in positions_of(keys, removed):
-                # One that is gone already was an earlier life of the same file.
+                # A file may be removed, added and removed again: the first entry is an earlier one.
                 if until[position] == LIVE:
                     until[position] = versions[number]
                     changed = True
@@ -215,13 +215,13 @@ def _age_pages(
             whole = batch.append_column("removed_version", pa.array(until, pa.int64()))
             carried.append(whole.filter(pc.greater(whole["removed_version"], work.version)))
         if changed:
-            # Also in a page that is closed: it serves the versions before this one.
+            # A closed page is updated too: it serves the versions before this one.
             work.updated[page_id] = _removed(until)
     return carried
 
 
 def page_row(table_id: str, page_id: int, version: int, files: pa.Table) -> Row:
-    """The row of a page that serves the versions from `version` on."""
+    """Return the row of a page that serves `version` and later versions."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -265,7 +265,7 @@ def _write(session: Session, table: TableRecord, paged: int, next_page: int, wor
 
 
 def _paged(store: Store, table: TableRecord) -> tuple[int, int]:
-    """Up to which version there are pages (-1: none), and the number of the next."""
+    """Return the version that pages reach (-1: none), and the number of the next page."""
     row = store.dialect.ask(lambda session: session.one("paged_table", table_id=table.table_id))
     return (-1, 0) if row is None else (int(row[0]), int(row[1]))
 
@@ -279,13 +279,13 @@ def _changes_since(store: Store, table: TableRecord, version: int) -> int:
 
 # --- the pages of an imported history -------------------------------------------------
 
-# Where texts of one column have more bytes than Arrow counts in 32 bits, pages take another way.
+# Larger tables could exceed the 32-bit offsets of Arrow strings: their pages come from the catalog.
 _MOST_BYTES = 2**30
 
 
 @dataclass(slots=True)
 class _Page:
-    """A page to be written: from which version to which, and the numbers of its files."""
+    """A page to be written: its versions, and the row numbers of its files."""
 
     valid_from: int
     numbers: pa.Array
@@ -293,9 +293,10 @@ class _Page:
 
 
 def history_pages(table_id: str, files: pa.Table, due: list[tuple[int, float]]) -> list[Row] | None:
-    """The rows of all pages, where they are due after these versions; None for too large tables.
+    """Return the rows of all pages that are due at these versions; None for too large tables.
 
-    It needs no catalog, and can be done while something else is.
+    Each page is written once, because the removes are known in advance. No catalog is needed, so
+    this can run beside the import.
     """
     columns = files.select([*listing.COLUMNS, "removed_version"])
     if columns.nbytes > _MOST_BYTES:

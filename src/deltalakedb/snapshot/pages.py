@@ -1,9 +1,9 @@
-"""Listings out of pages: thousands of files at a time, as the Arrow batches they will be.
+"""Listings from pages: Arrow batches of thousands of files.
 
-A page holds the files that were live when it was made (`page_builder.py`). A listing of any version
-is the pages that serve it, without what was removed since, and with what was added since: both come
-from dl_active_files, and are few. The ledger says how many files there must be; if the result had
-another number, it would not be used.
+A page holds the files that were live when it was built (`page_builder.py`). The listing of a
+version is the pages that serve it, minus the files removed since, plus the files added since; both
+come from dl_active_files. The ledger records the number of live files: a result with another number
+is discarded.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from deltalakedb.store.dialect import Row
 
 _DECODERS: Final = min(4, os.cpu_count() or 1)
-# A fifth smaller than by the fastest level and read as fast; higher levels gain next to nothing.
+# A fifth smaller than the fastest level and as fast to read; higher levels gain almost nothing.
 _LZ4_LEVEL: Final = 4
 LEAST_FILES: Final = 500
-"""A table with fewer live files is listed from its rows at once."""
+"""A table with fewer live files is listed from dl_active_files."""
 LEAST_STREAMED: Final = 50_000
-"""A table with fewer live files is streamed from its rows: they come in few batches anyway."""
+"""A table with fewer live files is streamed from dl_active_files."""
 
 
 def list_from_pages(
     store: Store, table: TableRecord, version: int, columns: tuple[str, ...], *, expected: int
 ) -> pa.Table | None:
-    """The files that are live at a version; None where pages cannot tell."""
+    """Return the files that are live at a version; None if the pages are incomplete."""
     import pyarrow as pa
 
     if expected < LEAST_FILES:
         return None
-    # Threads of our own, for this call alone: nothing is left of them that a fork could break.
+    # The threads end with this call: none is left that a fork could break.
     with Threads(max_workers=_DECODERS) as pool:
         with span("deltalakedb.pages", table=table.name):
             read = store.dialect.ask(
@@ -52,7 +52,7 @@ def list_from_pages(
             )
         if read is None:
             return None
-        # While pages are decoded: what has come and gone since.
+        # While pages are decoded: the files removed and added since.
         paged, since = read.paged, read.since
         removed = added = None
         if version > paged:
@@ -64,7 +64,7 @@ def list_from_pages(
         try:
             batches = [decoded.result() for decoded in read.batches]
         except (pa.ArrowException, OSError, ValueError):
-            # A damaged page: the rows know.
+            # A damaged page: the caller lists from dl_active_files.
             store.metrics.count("page_failures_total")
             return None
     files = pa.Table.from_batches(batches, schema_of(read.columns))
@@ -76,7 +76,7 @@ def list_from_pages(
 
 
 class _Read(NamedTuple):
-    """Pages that are being decoded: up to which version there are any, and since when none."""
+    """Pages that are being decoded, and the versions that they cover."""
 
     paged: int
     since: int
@@ -87,7 +87,7 @@ class _Read(NamedTuple):
 def _decoding(
     pool: Threads, pages: Iterable[Row], columns: tuple[str, ...], version: int
 ) -> _Read | None:
-    """Have each page decoded while the next is read; None where there are none."""
+    """Decode each page while the next one is read; None if there are no pages."""
     read = None
     for files, removed, paged, *marks in pages:
         if read is None:
@@ -101,16 +101,16 @@ def _newest(marks: Sequence[int | None]) -> int:
 
 
 def _wanted(columns: tuple[str, ...], paged: int, version: int) -> tuple[str, ...]:
-    """What is read of a page: to leave out a file that was removed since, its key is needed."""
+    """Return the columns to read: leaving out files removed since takes their keys."""
     return columns if version <= paged else tuple(dict.fromkeys((*columns, "path", "dv_id")))
 
 
 def stream_pages(
     store: Store, table: TableRecord, version: int, columns: tuple[str, ...], *, expected: int
 ) -> Generator[pa.RecordBatch, None, None] | None:
-    """The files that are live at a version, a page at a time; None where pages cannot tell.
+    """Yield the files that are live at a version, page by page; None if the pages are incomplete.
 
-    Whether they can is known before the first batch. No connection is held between two of them.
+    Completeness is checked before the first batch. No connection is held between two batches.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -161,7 +161,7 @@ def _stream(
         if data is None:
             raise CatalogError(
                 f"The files of table {table.name!r} cannot be listed to the end",
-                why="Its pages were made anew meanwhile",
+                why="Its pages were rebuilt meanwhile",
                 fix="List them again",
             )
         try:
@@ -194,7 +194,7 @@ def _live(
 
 
 def write_batch(batch: pa.RecordBatch) -> bytes:
-    """A batch as a page keeps it."""
+    """Return a batch as the bytes of a page."""
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
@@ -206,10 +206,10 @@ def write_batch(batch: pa.RecordBatch) -> bytes:
 
 
 def read_batch(data: bytes, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-    """The batch of a page, with some of its columns, in that order."""
+    """Return the batch of a page with these columns, in this order."""
     import pyarrow as pa
 
-    # Arrow's threads gain nothing here, and a forked child of a process that has them may crash.
+    # Arrow's threads gain nothing here, and can crash a forked child.
     options = pa.ipc.IpcReadOptions(use_threads=False)
     buffer = pa.py_buffer(data)
     if columns is None:
@@ -221,7 +221,7 @@ def read_batch(data: bytes, columns: Sequence[str] | None = None) -> pa.RecordBa
 
 
 def without(files: pa.Table, removed: pa.Table) -> pa.Table:
-    """The files that are not among the removed, by path and dv_id."""
+    """Return the files that are not in `removed`, by path and dv_id."""
     import pyarrow as pa
 
     if not removed.num_rows:
@@ -235,12 +235,12 @@ def without(files: pa.Table, removed: pa.Table) -> pa.Table:
 
 
 def positions_of(files: pa.Table, keys: pa.Table) -> Iterator[tuple[int, int]]:
-    """Where files with these keys (path and dv_id) stand, each with the position of its key."""
+    """Yield the positions of files with these keys (path and dv_id), and of their keys."""
     import pyarrow.compute as pc
 
     wanted = zip(keys["path"].to_pylist(), keys["dv_id"].to_pylist(), strict=True)
     numbers = {key: number for number, key in enumerate(wanted)}
-    # The same path may stay with another deletion vector: only few need a closer look.
+    # A path may stay with another deletion vector: candidates are compared by both.
     positions = pc.indices_nonzero(pc.is_in(files["path"], value_set=keys["path"].combine_chunks()))
     candidates = files.select(["path", "dv_id"]).take(positions)
     pairs = zip(candidates["path"].to_pylist(), candidates["dv_id"].to_pylist(), strict=True)

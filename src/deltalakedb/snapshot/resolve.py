@@ -1,4 +1,4 @@
-"""Which version is meant, and what the table is there: by version, by time, or the newest."""
+"""Resolves a version, a timestamp or the head to the table at that version."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ def resolve(
     known: Known | None = None,
     session: Session | None = None,
 ) -> OpenedTable:
-    """The table at a version that exists, in one statement.
+    """Return the table at an existing version, in one statement.
 
-    By `timestamp` it is the newest version that had been committed then. What lies outside the
-    versions there are is a VersionNotFoundError that names them. Without a `session` the statement
-    is a transaction of its own.
+    `timestamp` selects the newest version committed by then. A version or time outside the range
+    raises VersionNotFoundError, which names the range. Without a `session` the statement is a
+    transaction of its own.
     """
     if version is not None and timestamp is not None:
         raise ConfigurationError(
-            "Both a version and a timestamp were given", fix="Pass one of the two"
+            "Both a version and a timestamp are set", fix="Pass one of the two"
         )
     wanted = None if version is None else _whole(version)
     moment = None if timestamp is None else to_milliseconds(timestamp)
@@ -70,7 +70,7 @@ def resolve(
         return open_version(
             session,
             table.table_id,
-            # No version beyond a long is in any ledger, and a driver would refuse it.
+            # A driver would refuse a version beyond a long; no ledger has one.
             version=None if wanted is None else max(-1, min(wanted, _MAX_LONG)),
             timestamp=moment,
             known=held,
@@ -112,7 +112,7 @@ def _incomplete(table: TableRecord, version: int) -> DeltaLakeDbError:
 
 
 def check_version(store: Store, table: TableRecord, version: int) -> None:
-    """VersionNotFoundError where a version that was there has expired."""
+    """Raise VersionNotFoundError if a version has expired."""
     there = store.dialect.ask(
         lambda session: session.one("has_version", table_id=table.table_id, version=version)
     )
@@ -123,7 +123,7 @@ def check_version(store: Store, table: TableRecord, version: int) -> None:
 def _outside(
     store: Store, table: TableRecord, version: int | None, moment: int | None
 ) -> DeltaLakeDbError:
-    """Say which versions there are."""
+    """Return the error that names the available versions."""
     there = store.dialect.ask(lambda session: available_versions(session, table.table_id))
     if not there:
         return _incomplete(table, 0)
@@ -156,9 +156,9 @@ def _whole(version: object) -> int:
 
 
 def to_milliseconds(moment: datetime | str, *, name: str = "timestamp") -> int:
-    """A time in milliseconds since the epoch; what lies between two of them is the earlier one.
+    """Return a time in milliseconds since the epoch, rounded down.
 
-    Text is ISO 8601; a time without zone is in UTC.
+    Text is ISO 8601; a time without a zone is in UTC.
     """
     parsed: object = moment
     if isinstance(parsed, str):
@@ -180,5 +180,5 @@ def to_milliseconds(moment: datetime | str, *, name: str = "timestamp") -> int:
 
 
 def to_datetime(milliseconds: int) -> datetime:
-    """The inverse of `to_milliseconds`, in UTC."""
+    """Return the inverse of `to_milliseconds`, in UTC."""
     return EPOCH + timedelta(milliseconds=milliseconds)

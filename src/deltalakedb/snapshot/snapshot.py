@@ -1,8 +1,8 @@
-"""A table at one version, straight from SQL.
+"""Snapshots: a table at one version, read from the catalog.
 
-The ledger of a version never changes, so neither does a snapshot: whatever is committed later, and
-whatever the isolation of the database, its listings stay exact. Once its version has expired, they
-are refused.
+The ledger of a version never changes, so neither does a snapshot: its listings stay exact whatever
+is committed later and whatever isolation the database has. Listings of an expired version are
+refused.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the table was at `version`, committed at `committed_at` (milliseconds)."""
+    """A table at `version`, committed at `committed_at` (milliseconds)."""
 
     table: TableRecord
     version: int
@@ -71,22 +71,22 @@ class Snapshot:
 
     @property
     def storage_options(self) -> Mapping[str, str]:
-        """The settings of the object store that the files lie in, as given to `connect`."""
+        """The options of the object store, as passed to `connect`."""
         return self._store.storage_options
 
     @property
     def num_files(self) -> int:
-        """How many files are live."""
+        """The number of live files."""
         return self.counts.live_files
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes the live files have."""
+        """The size of the live files in bytes."""
         return self.counts.live_bytes
 
     @property
     def app_transactions(self) -> dict[str, int]:
-        """The newest version that each application had recorded, by app id; asked for each time."""
+        """The newest version of each application by app id; queried at each access."""
         with span("deltalakedb.app_transactions", table=self.table.name):
             transactions = self._store.dialect.ask(
                 lambda session: versions.app_transactions(
@@ -98,7 +98,7 @@ class Snapshot:
 
     @property
     def domain_metadata(self) -> dict[str, str]:
-        """The configuration of each metadata domain, without removed ones; asked for each time."""
+        """The configuration of each metadata domain that is not removed; queried at each access."""
         with span("deltalakedb.domain_metadata", table=self.table.name):
             domains = self._store.dialect.ask(
                 lambda session: versions.domain_metadata(session, self.table.table_id, self.version)
@@ -108,16 +108,16 @@ class Snapshot:
 
     @property
     def clustering_columns(self) -> tuple[str, ...]:
-        """The columns that rows are clustered by; asked for each time."""
+        """The clustering columns; queried at each access."""
         if "clustering" not in writer_features(self.protocol):
             return ()
         paths = clustering_paths(self.metadata, self.domain_metadata)
         return tuple(dotted(path) for path in paths or ())
 
     def has_file(self, path: str, dv_id: str | None = None) -> bool:
-        """Whether a file is live, spelled as in `files()`.
+        """Whether a file is live; `path` is spelled as in `files()`.
 
-        With `dv_id` it must have that deletion vector ('' for none), otherwise any or none.
+        With `dv_id` the file must have that deletion vector ('' for none).
         """
         require_text("path", path)
         optional_text("dv_id", dv_id)
@@ -139,13 +139,12 @@ class Snapshot:
         limit: int | None = None,
         offset: int = 0,
     ) -> pa.Table:
-        """The live files, or with `where` those that may hold rows which fulfil it.
+        """Return the live files, or with `where` the files that can hold matching rows.
 
-        `where` is whatever `parse_where` takes (SQL text, a pyarrow expression, Spark filters), or
-        the predicate that it made.
-        `columns` are some of `listing.COLUMNS`; by default what reading the table takes. Maps and
-        descriptors are JSON text. The order is that of the paths (then of dv_id) with `limit` or
-        `offset`, and any order without.
+        `where` is SQL text, a pyarrow expression, Spark filters, or a predicate of `parse_where`.
+        `columns` are names out of `listing.COLUMNS`; the default is what reading the table needs.
+        Maps and descriptors are JSON text. With `limit` or `offset` files are ordered by path and
+        dv_id, otherwise in no order.
         """
         names = listing.check_columns(columns)
         if where is None and limit is None and not offset:
@@ -171,10 +170,10 @@ class Snapshot:
         where: Any = None,
         columns: Iterable[str] | None = None,
     ) -> Generator[pa.RecordBatch, None, None]:
-        """The same files in batches of exactly `batch_size` rows, the last one smaller.
+        """Yield the same files in batches of exactly `batch_size` rows; the last may be smaller.
 
-        Memory stays bounded by a few batches. A connection may be held from the first batch until
-        the iterator is exhausted, closed or collected.
+        Memory is bounded by a few batches. A connection can be held from the first batch until the
+        iterator is exhausted, closed or collected.
         """
         names = listing.check_columns(columns)
         size = require_whole("batch_size", batch_size, least=1)
@@ -196,26 +195,26 @@ class Snapshot:
     # --- rows -----------------------------------------------------------------------------
 
     def to_arrow_dataset(self, where: Any = None) -> pads.Dataset | SnapshotRows:
-        """The rows, or those that fulfil `where`, to be read by and by.
+        """Return the rows, or those that fulfil `where`, as a dataset that reads on demand.
 
-        Of a plain table it is a `pyarrow.dataset.Dataset` of its files: on a local disk, without
-        deletion vectors, column mapping, nested columns and floats. Of any other it is an object
-        with the reading methods of one. That lists files when rows are asked for, and only those
-        that a filter leaves; the lake has to be open until then.
+        A plain table (on a local disk, without deletion vectors, column mapping, nested columns and
+        floats) gives a `pyarrow.dataset.Dataset` of its files. Any other table gives an object with
+        the reading methods of one. It lists the files that a filter leaves for each scan; the lake
+        must be open until then.
         """
         from deltalakedb.reading.dataset import dataset_of
 
         return dataset_of(self, where)
 
     def to_arrow(self, where: Any = None, columns: Iterable[str] | None = None) -> pa.Table:
-        """The rows, or those that fulfil `where`, in memory: all columns, or those named."""
+        """Return the rows, or those that fulfil `where`, in memory: all columns, or `columns`."""
         from deltalakedb.reading.dataset import rows_of
 
         names = None if columns is None else require_texts("columns", columns)
         return rows_of(self, where).to_table(columns=names)
 
     def to_polars(self, where: Any = None, columns: Iterable[str] | None = None) -> pl.DataFrame:
-        """The same as a polars DataFrame."""
+        """Return the same rows as a polars DataFrame."""
         from deltalakedb.reading.dataset import rows_of, to_polars
 
         names = None if columns is None else require_texts("columns", columns)
@@ -227,11 +226,11 @@ class Snapshot:
         connection: duckdb.DuckDBPyConnection | None = None,
         columns: Iterable[str] | None = None,
     ) -> duckdb.DuckDBPyRelation:
-        """A DuckDB relation over the rows, with all columns or those named.
+        """Return a DuckDB relation over the rows, with all columns or `columns`.
 
-        They are read when it is queried. It belongs to `connection`, or else to DuckDB's default
-        one. Of a plain table (see `to_arrow_dataset`) only what the query needs is read; of any
-        other the rows of `where` with these `columns`, into memory.
+        Rows are read when the relation is queried. It belongs to `connection`, by default DuckDB's
+        default connection. A plain table (see `to_arrow_dataset`) is read as far as the query needs
+        it; of any other table the rows of `where` with these `columns` are read into memory.
         """
         from deltalakedb.reading.dataset import to_duckdb
 
@@ -248,7 +247,7 @@ def open_snapshot(
     timestamp: datetime | str | None = None,
     known: Known | None = None,
 ) -> Snapshot:
-    """The table at a version, a time or its head; refused when we could not read it correctly."""
+    """Open the table at a version, a time or its head; check that its features are supported."""
     opened = resolve(
         store, table, version=version, timestamp=timestamp, known=known, session=session
     )
@@ -256,7 +255,7 @@ def open_snapshot(
 
 
 def snapshot_of(store: Store, table: TableRecord, opened: OpenedTable) -> Snapshot:
-    """The snapshot of a version that was found; refused when we could not read it correctly."""
+    """Return the snapshot of a resolved version; check that its features are supported."""
     check_readable(opened.protocol, table=table.name)
     if opened.version == opened.head:
         store.metrics.gauge("files_active_gauge", opened.counts.live_files, table=table.name)

@@ -20,9 +20,9 @@ CHANGE_FOLDER: Final = "_change_data"
 
 
 def change_data_plan(plan: StagePlan) -> StagePlan:
-    """How the change data of a table is written whose rows are written by `plan`.
+    """Return the plan for change data of a table that is written by `plan`.
 
-    Rows that go are told as they are, whatever the table demands of rows that come.
+    Deleted rows are recorded as they are: constraints apply to new rows only.
     """
     schema = with_nulls(plan.metadata.schema)
     with_type = StructType((*schema.fields, StructField(CHANGE_TYPE, STRING)))
@@ -31,7 +31,7 @@ def change_data_plan(plan: StagePlan) -> StagePlan:
 
 
 def cdc_files(staged: Iterable[AddFile]) -> list[CdcFile]:
-    """The actions for staged files of change data."""
+    """Return the actions for staged files of change data."""
     return [
         CdcFile(path=add.path, partition_values=add.partition_values, size=add.size)
         for add in staged
@@ -39,7 +39,7 @@ def cdc_files(staged: Iterable[AddFile]) -> list[CdcFile]:
 
 
 class ChangeData:
-    """Writes change data, batch by batch; nothing is left of it when it is given up."""
+    """Writes change data batch by batch; an aborted writer deletes its files."""
 
     def __init__(self, plan: StagePlan) -> None:
         self._stager = Stager(change_data_plan(plan))

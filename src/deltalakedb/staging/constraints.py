@@ -1,7 +1,9 @@
-"""CHECK constraints, column invariants and lengths of texts, asked of the rows to be written.
+"""Checks rows before they are written: CHECK constraints, invariants, and lengths of texts.
 
-A row that makes a condition false or unknown is refused, as Delta does. A condition that says more
-than `parse_where` understands is not skipped: the write is refused.
+A row that makes a condition false or unknown is refused, as in Delta. A condition that
+`parse_where` does not support is not skipped: the write is refused. Delta stores CHAR and VARCHAR
+columns as strings; the declared type is in the metadata of the column, as Spark writes it. Lengths
+are counted in characters, also inside structs, arrays and maps.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from deltalakedb.snapshot import Snapshot
 
 ENFORCED = frozenset({"checkConstraints", "invariants"})
-"""What `Constraints` takes care of, by feature."""
+"""The table features that `Constraints` enforces."""
 
 
 class Constraints:
@@ -97,7 +99,7 @@ def check_rows(snapshot: Snapshot, constraints: Mapping[str, str]) -> None:
 
 
 def invariants(schema: StructType) -> Iterator[tuple[str, str]]:
-    """The conditions that columns of a table bring along, by a name for each."""
+    """Return the invariants of columns, by name."""
     for field in schema.fields:
         text = field.metadata.get("delta.invariants")
         if isinstance(text, str):
@@ -113,7 +115,7 @@ _VALUE: Final[Step] = ("value", "")
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How long texts may be in one place of a column."""
+    """The maximum length of texts at one path of a column."""
 
     column: str
     steps: tuple[Step, ...]
@@ -124,11 +126,11 @@ class Limit:
         return self.column + "".join(suffixes.get(step, f".{name}") for step, name in self.steps)
 
     def condition(self) -> str:
-        """What rows have to fulfil, in Spark's SQL."""
+        """The condition in Spark SQL."""
         return _condition(_quoted(self.column), self.steps, self.length)
 
     def longest(self, column: pa.Array) -> int:
-        """How long the longest text is in that place."""
+        """Return the length of the longest text at the path."""
         import pyarrow.compute as pc
 
         values = column
@@ -142,7 +144,7 @@ def limits(schema: StructType) -> Iterator[Limit]:
     for field in schema.fields:
         text = field.metadata.get(DECLARED)
         if isinstance(text, str):
-            for steps, length in _found(_parsed(field.name, text), field.type):
+            for steps, length in _limits_of(_parsed(field.name, text), field.type):
                 yield Limit(field.name, steps, length)
 
 
@@ -161,7 +163,7 @@ def _parsed(column: str, text: str) -> exp.DataType:
         ) from error
 
 
-def _found(
+def _limits_of(
     declared: exp.DataType, kind: DataType, above: tuple[Step, ...] = ()
 ) -> Iterator[tuple[tuple[Step, ...], int]]:
     inside: Any = declared.expressions
@@ -173,12 +175,12 @@ def _found(
         for field in kind.fields:
             if field.name.lower() in wanted:
                 step: Step = ("field", field.name)
-                yield from _found(wanted[field.name.lower()], field.type, (*above, step))
+                yield from _limits_of(wanted[field.name.lower()], field.type, (*above, step))
     elif isinstance(kind, ArrayType) and declared.is_type("array"):
-        yield from _found(inside[0], kind.element_type, (*above, _ELEMENT))
+        yield from _limits_of(inside[0], kind.element_type, (*above, _ELEMENT))
     elif isinstance(kind, MapType) and declared.is_type("map"):
-        yield from _found(inside[0], kind.key_type, (*above, _KEY))
-        yield from _found(inside[1], kind.value_type, (*above, _VALUE))
+        yield from _limits_of(inside[0], kind.key_type, (*above, _KEY))
+        yield from _limits_of(inside[1], kind.value_type, (*above, _VALUE))
 
 
 def _condition(value: str, steps: tuple[Step, ...], length: int) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Covered:
-    """Which columns of a table have statistics, and which must not be null."""
+    """The columns of a table with statistics, and those that must not be null."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ def _null(column: str, table: str, nulls: int, what: str) -> ConstraintViolatedE
 
 
 class Counter:
-    """What is known of the rows of one file so far."""
+    """Statistics of the rows of one file so far."""
 
     def __init__(self, covered: Covered) -> None:
         self._covered = covered
@@ -151,14 +151,14 @@ class Counter:
         if not _has_bounds(kind):
             return
         if pa.types.is_floating(kind) and pc.any(pc.is_nan(array)).as_py():
-            # NaN is above every number, and cannot be written: nothing is known of the maximum.
+            # NaN is above every number, and JSON has no NaN: there is no maximum.
             self._unbounded.add(path)
             array = array.filter(pc.invert(pc.is_nan(array)))
         bounds = pc.min_max(array)
         try:
             low, high = bounds["min"].as_py(), bounds["max"].as_py()
         except (ValueError, OverflowError):
-            # No value of Python's, such as a moment after the year 9999: nothing is known of both.
+            # Python has no such value, e.g. a timestamp after the year 9999: there are no bounds.
             self._unknown.add(path)
             return
         if low is None:

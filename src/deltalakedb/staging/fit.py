@@ -1,11 +1,11 @@
-"""Incoming columns against the columns of a table.
+"""Fits incoming columns to the columns of a table.
 
 Guarantees:
 
 - Names are matched ignoring case, as Spark does; order does not matter. A column that is missing is
-  null, where the table allows that. One that the table does not have is refused.
-- A value is never changed: a type is accepted where every value that is there has the same meaning
-  in the table's type. What does not fit is refused with its column.
+  null if the table allows that. An unknown column is refused.
+- A value is never changed: a type is accepted if every value has the same meaning in the type of
+  the table. Other values are refused with an error that names the column.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ Convert = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How batches of one schema become batches of the table's, with its logical names."""
+    """Converts batches of one schema to the columns of a table, with logical names."""
 
     schema: pa.Schema
     columns: Sequence[tuple[int | None, Convert]]
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The same rows with the columns of the table; SchemaMismatchError for what cannot be."""
+        """Return the rows with the columns of the table; raises SchemaMismatchError."""
         import pyarrow as pa
 
         arrays = []
@@ -108,7 +108,7 @@ def _same(array: Any) -> Any:
 
 
 def converter(source: pa.DataType, target: DataType, column: str) -> Convert:
-    """How an array of one type becomes one of a table's type; refused where it cannot."""
+    """Return the converter from one type to the type of a table; raises if there is none."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(source):

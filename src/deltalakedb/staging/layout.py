@@ -1,4 +1,4 @@
-"""What writing files of a table takes, and what they look like: names, columns, statistics."""
+"""The plan for writing files of a table, and their layout: names, columns, partitions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TARGET_FILE_BYTES: Final = 128 * 1024 * 1024
 STAGING_FOLDER: Final = "_deltalakedb_staging_"
-"""What the names of folders inside a table begin with where files are written before they move."""
+"""The prefix of folders inside a table that files are written to before they are moved."""
 CODECS: Final = ("none", "uncompressed", "snappy", "gzip", "zstd", "lz4_raw", "brotli")
 """The codecs that Parquet files can be written with."""
 _CODECS: Final = {"uncompressed": "none", "lz4_raw": "lz4"}
@@ -31,7 +31,7 @@ _CODECS: Final = {"uncompressed": "none", "lz4_raw": "lz4"}
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """What writing files of a table takes: where to, by which metadata, how large."""
+    """Everything that a writer needs to know of a table: location, metadata, file size."""
 
     table: str
     location: str
@@ -39,12 +39,12 @@ class StagePlan:
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     target_bytes: int = TARGET_FILE_BYTES
     max_records: int | None = None
-    """How many rows a file has at most; None for any number."""
+    """The maximum number of rows of a file; None for no limit."""
     codec: str | None = None
     """One of CODECS; None for that of the table."""
     data_change: bool = True
     conditions: Mapping[str, str] = field(default_factory=dict)
-    """What every row has to fulfil, beside the constraints of the table."""
+    """Conditions on every row, in addition to the constraints of the table."""
     enforce: bool = True
     """Whether constraints are checked here; Spark has done so by itself."""
     folder: str = ""
@@ -89,7 +89,7 @@ class Layout:
         self._by_directory = properties.column_mapping_mode == "none" and not self._prefix_length
 
     def new_key(self, values: PartitionKey) -> str:
-        """The name of a new file, which nobody else has."""
+        """Return a unique name for a new file."""
         unique = uuid.uuid4()
         parts = [self._folder] if self._folder else []
         if self._prefix_length:
@@ -101,14 +101,14 @@ class Layout:
         return "/".join(parts)
 
     def partition_values(self, values: PartitionKey) -> dict[str, str | None]:
-        """As `add.partitionValues` has them: by physical name."""
+        """Return `add.partitionValues`, by physical name."""
         return {
             self._physical[name]: encode_partition_value(value, self._partition_types[name])
             for name, value in zip(self.partition_columns, values, strict=True)
         }
 
     def add(self, key: str, values: PartitionKey, size: int, stats: str) -> AddFile:
-        """The action that adds a file which has just been written."""
+        """Return the action that adds a new file."""
         return AddFile(
             path=encode_path(key),
             partition_values=self.partition_values(values),
@@ -136,7 +136,7 @@ PartitionKey = tuple[Any, ...]
 def by_partition(
     batch: pa.RecordBatch, columns: Sequence[str]
 ) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
-    """The rows of each partition, with its values; all rows where there are no columns."""
+    """Yield the values and the rows of each partition; all rows without partition columns."""
     if not batch.num_rows:
         return
     if not columns:

@@ -1,7 +1,10 @@
-"""What the footer of a Parquet file says: its columns as Delta has them, and its statistics.
+"""Reads Parquet footers: the columns as Delta types, and the statistics.
 
-Nothing but the footer is read. Bounds that a footer cannot vouch for are left out: those of floats,
-because footers pass over NaN, and those of columns inside lists and maps.
+- Only the footer is read.
+- Bounds that are not certain are left out: those inside lists and maps, and for foreign files those
+  of floats, because their footers ignore NaN.
+- Bounds and counts of Spark's writer are exact; it omits both for very long texts. With a NaN its
+  maximum is NaN, which the statistics leave out.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """A file as its footer describes it; what is not known of a column is not there."""
+    """The content of a footer; unknown statistics of a column are missing."""
 
     schema: StructType
     rows: int
@@ -45,7 +48,7 @@ class Footer:
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A column of a file; `plain` ones are in no list and no map."""
+    """A column of a file; `plain` columns are not inside lists or maps."""
 
     path: ColumnPath
     type: pa.DataType
@@ -53,7 +56,7 @@ class _Leaf:
 
 
 def read_footer(files: TableFiles, path: str) -> Footer:
-    """The footer of the file that a path of the log names."""
+    """Read the footer of the file of a log path."""
     with files.open(path) as source:
         try:
             file = pq.ParquetFile(source, pre_buffer=False, coerce_int96_timestamp_unit="us")
@@ -91,7 +94,7 @@ def _count(footer: Footer, leaf: _Leaf, chunks: list[Any]) -> None:
     footer.nulls[leaf.path] = sum(one.null_count for one in statistics)
     if not _has_bounds(leaf.type):
         return
-    # A group of nothing but nulls has no bounds, and needs none.
+    # A row group of nulls has no bounds.
     filled = [
         one
         for one, chunk in zip(statistics, chunks, strict=True)
@@ -135,7 +138,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _read_as(schema: pa.Schema, kinds: Iterator[str]) -> pa.Schema:
-    """The schema as engines read it: all may be null, and INT96 is a moment."""
+    """Return the schema as engines read it: every column is nullable, and INT96 is a timestamp."""
     return pa.schema([_field_as(column, kinds) for column in schema])
 
 
@@ -170,7 +173,7 @@ _UNBOUNDED = frozenset({"boolean", "binary"})
 
 
 class FooterStatistics:
-    """Makes the statistics of files with the same columns."""
+    """Statistics from the footers of files with the same columns."""
 
     def __init__(self, covered: Covered, data: StructType) -> None:
         self._covered = covered
@@ -180,7 +183,7 @@ class FooterStatistics:
         }
 
     def nulls(self, footer: FileMetaData, path: ColumnPath) -> int | None:
-        """How often a column is null; None where that is not known."""
+        """Return the number of nulls of a column; None if it is unknown."""
         if path not in self._columns:
             return None
         counts = [_null_count(chunk) for chunk in _chunks(footer, self._columns[path][0])]
@@ -218,7 +221,7 @@ class FooterStatistics:
 def _delta_columns(
     struct: StructType, above: ColumnPath, at: list[int]
 ) -> Iterator[tuple[ColumnPath, int, DataType]]:
-    """Columns outside of arrays and maps, with their positions among all columns of a file."""
+    """Yield the columns outside arrays and maps, with their positions in the file."""
     for column in struct.fields:
         path = (*above, column.name)
         if isinstance(column.type, StructType):
@@ -230,7 +233,7 @@ def _delta_columns(
 
 
 def _width(kind: DataType) -> int:
-    """How many columns of a file a type takes."""
+    """Return the number of Parquet columns of a type."""
     if isinstance(kind, StructType):
         return sum(_width(column.type) for column in kind.fields)
     if isinstance(kind, ArrayType):
@@ -251,7 +254,7 @@ def _null_count(chunk: Any) -> int | None:
 
 
 def _bounds(footer: FileMetaData, position: int) -> tuple[Any, Any]:
-    """The least and the greatest value over all row groups; None for what is not known."""
+    """Return the bounds over all row groups; None if they are unknown."""
     lows: list[Any] = []
     highs: list[Any] = []
     for chunk in _chunks(footer, position):

@@ -1,7 +1,7 @@
-"""Where data files are written: local disks and object stores alike.
+"""Writes data files to local disks and object stores.
 
-A file that is not finished is not there: on a local disk it is deleted when its writing fails, in
-an object store its parts are never put together.
+An unfinished file does not exist for readers: on a local disk it is deleted if writing fails, in an
+object store its parts are never assembled.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Sinks:
-    """Makes files below one location."""
+    """Creates files below one location."""
 
     def __init__(self, location: str, storage_options: Mapping[str, str] | None = None) -> None:
         self.location = normalise_location(location)
@@ -39,7 +39,7 @@ class Sinks:
         return Sinks, (self.location, self._options)
 
     def create(self, key: str) -> Sink:
-        """A binary file to write; `close()` finishes it, `abandon()` leaves it unfinished."""
+        """Create a binary file; `close()` finishes it, `abandon()` discards it."""
         if self._folder is not None:
             path = self._folder / key
             try:
@@ -59,12 +59,12 @@ class Sinks:
         return _StoreSink(open_writer(self._store, key))
 
     def delete(self, keys: list[str]) -> None:
-        """Delete files that no commit will ever name; what cannot be deleted is left to vacuum."""
+        """Delete files that no commit refers to; failures are left to vacuum."""
         delete_leftovers(self.location, keys, self._options)
 
 
 class Sink(ABC):
-    """A file that is written from its beginning to its end; pyarrow writes to it."""
+    """A file that pyarrow writes sequentially."""
 
     closed = False
     _abandoned = False
@@ -73,7 +73,7 @@ class Sink(ABC):
         self._position = 0
 
     def tell(self) -> int:
-        """How many bytes there are."""
+        """The number of bytes written."""
         return self._position
 
     def write(self, data: Any) -> int:
@@ -85,7 +85,7 @@ class Sink(ABC):
         return len(data)
 
     def flush(self) -> None:  # noqa: B027 - pyarrow calls it
-        """Nothing is there before all of it is."""
+        """Do nothing: the file appears when it is complete."""
 
     def close(self) -> None:
         """Finish the file."""
@@ -94,7 +94,7 @@ class Sink(ABC):
             self._finish()
 
     def abandon(self) -> None:
-        """Leave it unfinished."""
+        """Discard the file."""
         self._abandoned = True
         if not self.closed:
             self.closed = True
@@ -130,7 +130,7 @@ class _LocalSink(Sink):
 
 
 class _StoreSink(Sink):
-    """An object that is there when it is closed: until then its parts are nowhere to be seen."""
+    """An object that appears when it is closed."""
 
     def __init__(self, writer: Any) -> None:
         super().__init__()

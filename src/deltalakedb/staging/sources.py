@@ -1,4 +1,4 @@
-"""What rows can be written from: anything that speaks Arrow, and Spark's DataFrames."""
+"""Sources of rows: Arrow data, other Arrow producers, and DataFrames of extensions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Source(Protocol):
         ...
 
     def zone(self) -> tzinfo:
-        """The time zone of times that name none, in conditions that the rows are checked by."""
+        """The time zone of times without a zone in conditions on the rows."""
         ...
 
     def stage(self, plan: StagePlan) -> list[AddFile]:
@@ -58,9 +58,9 @@ class ArrowSource:
 
 
 def source_of(data: Any, columns: StructType | None = None) -> Source:
-    """The rows of whatever a user passes; InvalidArgumentError where it is nothing like that.
+    """Return the source of the rows that a user passes; raises InvalidArgumentError.
 
-    An empty list is no rows of `columns`, where they are known.
+    An empty list has no rows of `columns`.
     """
     import pyarrow as pa
 
@@ -78,7 +78,7 @@ def source_of(data: Any, columns: StructType | None = None) -> Source:
     if isinstance(data, (list, tuple)) and not data and columns is not None:
         return ArrowSource(schema_to_arrow(columns), iter(()))
     if isinstance(data, (list, tuple)) and data and all(isinstance(row, Mapping) for row in data):
-        # The columns of all rows: pyarrow would take those of the first, and drop the others.
+        # The columns of all rows: pyarrow takes those of the first row only.
         names = dict.fromkeys(name for row in data for name in row)
         table = pa.table({name: [row.get(name) for row in data] for name in names})
         return ArrowSource(table.schema, iter(table.to_batches()))
@@ -92,7 +92,7 @@ def source_of(data: Any, columns: StructType | None = None) -> Source:
         reader = pa.RecordBatchReader.from_stream(data)
         return ArrowSource(reader.schema, iter(reader))
     raise InvalidArgumentError(
-        f"A {type(data).__module__}.{type(data).__qualname__} is nothing that can be written",
+        f"A {type(data).__module__}.{type(data).__qualname__} cannot be written",
         fix="Pass a Spark DataFrame, a pyarrow Table, RecordBatch, reader or dataset, a polars or "
         "pandas data frame, or a list of dicts",
     )

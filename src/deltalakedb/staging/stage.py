@@ -1,12 +1,13 @@
 """The staging function: Arrow batches in, data files and their `add` actions out.
 
-It serves plain Arrow writes and every write of Spark's executors alike. It can be sent to another
-process: all that it needs to know of a table is in a `StagePlan`.
+It serves Arrow writes and the writes of Spark's executors. It can run in another process: a
+`StagePlan` has all that it needs to know of a table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.actions import AddFile
@@ -24,7 +25,7 @@ _ROW_GROUP_ROWS: Final = 1_000_000
 
 
 def stage(plan: StagePlan, batches: Iterable[pa.RecordBatch]) -> list[AddFile]:
-    """Write rows as data files; nothing is left of them when it fails."""
+    """Write rows as data files; delete them if it fails."""
     stager = Stager(plan)
     try:
         for batch in batches:
@@ -36,7 +37,7 @@ def stage(plan: StagePlan, batches: Iterable[pa.RecordBatch]) -> list[AddFile]:
 
 
 class Stager:
-    """Writes batches to as many files as partitions and sizes ask for."""
+    """Writes batches to one or more files per partition."""
 
     def __init__(self, plan: StagePlan) -> None:
         self._plan = plan
@@ -60,15 +61,15 @@ class Stager:
             self._write_part(values, part)
 
     def finish(self) -> list[AddFile]:
-        """Close every file; the actions that add them."""
+        """Close every file; return the actions that add them."""
         for values in list(self._open):
             self._close(values)
         return self._done
 
     def abort(self) -> None:
-        """Delete what was written."""
+        """Delete the written files."""
         for file in self._open.values():
-            file.give_up()
+            file.abandon()
         self._open.clear()
         self._sinks.delete(self._keys)
 
@@ -88,7 +89,7 @@ class Stager:
         file = self._open.pop(values, None)
         if file is None:
             if len(self._open) >= _MOST_OPEN_FILES:
-                # The one that has not been written to for the longest time.
+                # The least recently written file.
                 self._close(next(iter(self._open)))
             file = self._create(values)
         self._open[values] = file
@@ -110,7 +111,7 @@ class Stager:
 
 
 class _OpenFile:
-    """A Parquet file that rows go into."""
+    """A Parquet file that is being written."""
 
     def __init__(self, key: str, sinks: Sinks, layout: Layout) -> None:
         import pyarrow as pa
@@ -133,7 +134,7 @@ class _OpenFile:
 
     @property
     def size(self) -> int:
-        """Bytes so far, with what waits for its row group."""
+        """The estimated size, including the rows that are not flushed."""
         return int(self._file.tell()) + self._held_bytes // 4
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -146,7 +147,7 @@ class _OpenFile:
             self._flush()
 
     def close(self) -> int:
-        """Finish the file; its size."""
+        """Finish the file; return its size."""
         with _storage_errors(self.key):
             self._flush()
             self._writer.close()
@@ -155,8 +156,8 @@ class _OpenFile:
             self._sink.close()
         return size
 
-    def give_up(self) -> None:
-        """Leave it unfinished."""
+    def abandon(self) -> None:
+        """Discard the file."""
         self._sink.abandon()
 
     def _flush(self) -> None:
@@ -178,7 +179,7 @@ class _OpenFile:
 
 
 def _renamed(column: Any, wanted: pa.DataType) -> Any:
-    """The same values in the type of the file, whose nested fields may have other names."""
+    """Convert a column to the type of the file, whose nested fields can have other names."""
     import pyarrow as pa
 
     if column.type == wanted:
@@ -214,20 +215,15 @@ def _retyped(array: Any, wanted: pa.DataType) -> Any:
     )
 
 
-class _storage_errors:  # noqa: N801 - reads as a word where it is used
-    """Whatever a store or disk says while a file is written comes out as a StorageError."""
-
-    def __init__(self, key: str) -> None:
-        self._key = key
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, OSError):
-            raise StorageError(
-                f"Cannot write {self._key}",
-                why=str(error).splitlines()[0],
-                fix="Check that the store can be reached and the disk has room; nothing of this "
-                "write is visible",
-            ) from error
+@contextmanager
+def _storage_errors(key: str) -> Iterator[None]:
+    """Raise failures to write a file as StorageError."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"Cannot write {key}",
+            why=str(error).splitlines()[0],
+            fix="Check that the store can be reached and the disk has room; nothing of this "
+            "write is visible",
+        ) from error

@@ -1,13 +1,13 @@
-"""Where tables lie: locations as URIs, and the object stores behind them.
+"""Object stores: locations as URIs, and the objects below them.
 
 Guarantees:
 
-- `put_if_absent` is atomic: of any number of callers one creates the object, and nobody ever sees
-  half of it. On local disks the object is on the disk when the call returns, and a process that is
-  killed in the middle leaves nothing behind where the system can make files without a name.
-  A store without conditional writes is looked at, written to, and read back: there the later one of
-  two that come at the same moment overwrites the other.
-- Whatever a store says comes out as a StorageError; `transient` tells whether to try again.
+- `put_if_absent` is atomic: one of any number of callers creates the object, and no reader sees a
+  part of it. On local disks the object is on the disk when the call returns, and a killed process
+  leaves nothing behind if the system has files without a name (O_TMPFILE). In a store without
+  conditional writes the object is looked up, written and read back: the later of two concurrent
+  writers overwrites the other.
+- Every failure of a store is a StorageError; `transient` says whether a retry can help.
 - Credentials never appear in an error or a repr.
 """
 

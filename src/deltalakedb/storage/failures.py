@@ -1,7 +1,7 @@
-"""What went wrong with a store, as one of our errors.
+"""Translates failures of object stores into StorageError.
 
-obstore tells the kind of most failures in words only: the status code of an HTTP answer, the number
-of a system error. A failure is permanent when only a person can mend it (a missing bucket, wrong
+obstore has the kind of most failures in its message only: the HTTP status, the number of a system
+error. A failure is permanent if only a user can fix it (a missing bucket, wrong
 credentials, a folder that is a file); whatever may pass by itself (throttling, time-outs, broken
 connections, a full disk) is transient.
 """
@@ -17,17 +17,17 @@ from deltalakedb.errors import Option, StorageError, StoragePermissionError, Sto
 _STATUS: Final = re.compile(r"\bstatus code: (\d{3})\b")
 _SYSTEM: Final = re.compile(r"\(os error (\d+)\)")
 _DOCUMENT: Final = re.compile(r"<\?xml|<Error\b")
-_SAID: Final = (re.compile(r"<Code>([^<\n]*)"), re.compile(r"<Message>([^<\n]*)"))
+_DOCUMENT_PARTS: Final = (re.compile(r"<Code>([^<\n]*)"), re.compile(r"<Message>([^<\n]*)"))
 _NO_BUCKET: Final = re.compile(
     "NoSuchBucket|ContainerNotFound|specified bucket does not exist", re.IGNORECASE
 )
-# A redirect without a target: the bucket is elsewhere.
+# A redirect without a target: the bucket is in another region.
 _WRONG_REGION: Final = re.compile("Received redirect without LOCATION")
-# Answers of status 400 that say that a request did not arrive as it was sent.
+# Codes of status 400 for a request that was damaged on the way.
 _GARBLED: Final = re.compile(
     "<Code>(?:RequestTimeout|BadDigest|IncompleteBody|XAmzContentSHA256Mismatch|Md5Mismatch)</Code>"
 )
-# Time-outs, conflicts and locks of a moment, and "slow down".
+# Time-outs, conflicts, short locks, and "slow down".
 _PASSING: Final = frozenset({408, 409, 412, 423, 425, 429})
 _NOT_IMPLEMENTED: Final = 501
 _CONFLICT: Final = 409
@@ -41,7 +41,7 @@ _LASTING: Final = frozenset(
 
 
 def is_missing_bucket(error: Exception) -> bool:
-    """Whether the place is missing, which must not pass for a missing object."""
+    """Whether the bucket is missing, which is not the same as a missing object."""
     return _NO_BUCKET.search(str(error)) is not None
 
 
@@ -54,8 +54,8 @@ def is_conflict(error: Exception) -> bool:
     return _status(error) == _CONFLICT
 
 
-def said(error: Exception) -> str:
-    """What the store said, in a line: of a document its code and message, without the document."""
+def message_of(error: Exception) -> str:
+    """Return the message of a store in one line; of an XML document its code and message."""
     text = str(error).strip()
     if not text:
         return type(error).__name__
@@ -63,12 +63,12 @@ def said(error: Exception) -> str:
     document = _DOCUMENT.search(line)
     if document is None:
         return line
-    parts = [part[1].strip() for pattern in _SAID if (part := pattern.search(text))]
+    parts = [part[1].strip() for pattern in _DOCUMENT_PARTS if (part := pattern.search(text))]
     return f"{line[: document.start()].rstrip(': ')}{': ' if parts else ''}{': '.join(parts)}"
 
 
 def translate(error: Exception, what: str, why: str) -> StorageError:
-    """The error that tells a person; `why` is what the store said, without its secrets."""
+    """Return our error for a failure; `why` is the message of the store without secrets."""
     if _is_denied(error):
         return StoragePermissionError(
             what,
@@ -115,7 +115,7 @@ def _is_lasting(error: Exception) -> bool:
 
 
 def _status(error: Exception) -> int | None:
-    """The status of the HTTP answer, if there was one."""
+    """The HTTP status, if there is one."""
     match = _STATUS.search(str(error))
     return None if match is None else int(match[1])
 

@@ -1,14 +1,14 @@
-"""Objects as files of this machine: complete or absent, whatever happens to their writer.
+"""Objects as local files: complete or absent, whatever happens to their writer.
 
 Guarantees:
 
-- A file has its name only when all of it is on the disk. Where the system can make files without a
-  name, a writer that is killed leaves nothing behind; elsewhere it may leave a hidden temporary
-  file, which `clear_leftovers` finds.
+- A file gets its name when all of it is on the disk. If the system has files without a name
+  (O_TMPFILE), a killed writer leaves nothing behind; otherwise it can leave a hidden temporary
+  file, which `clear_leftovers` deletes.
 - A name is on the disk when its folder is (`sync_folder`), new folders included.
-- No threads and no runtime: a forked child can go on with any of it.
-- `update_file` lets nobody overwrite what he has not seen. Whoever hangs there holds others up for
-  seconds, not for ever.
+- There are no threads and no runtime: a forked child can continue.
+- `update_file` loses no concurrent update. A process that hangs in it blocks others for seconds,
+  not for ever.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from typing import IO, Final, Self
 _TEMPORARY: Final = re.compile(r"\..+\.(?:[0-9a-f]{32}|update)\.tmp")
 _LOCK_SECONDS: Final = 10.0
 _READ_AT_ONCE: Final = 1024 * 1024
-# Where a file without a name can be got at to give it one.
+# The folder of links to open files, to give a file without a name one.
 _HANDLES: Final = "/proc/self/fd"
 
 
 class NewFile:
-    """A file that is written before it gets the name `path`; nothing stays unless it does."""
+    """A file that is written before it gets the name `path`; without a name it is deleted."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -46,7 +46,7 @@ class NewFile:
             try:
                 return os.open(self._path.parent, flag | os.O_WRONLY, 0o666)
             except OSError as error:
-                # Not every file system can do it.
+                # Not every file system supports it.
                 if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
                     raise
         self._temporary = _temporary_name(self._path)
@@ -64,11 +64,11 @@ class NewFile:
         self.close()
 
     def close(self) -> None:
-        """Be done with it; it stays where it has its name."""
+        """Close the file; without a name it is deleted."""
         try:
             os.close(self._handle)
         finally:
-            # Network file systems tell at the end what went wrong before.
+            # Network file systems report earlier failures here.
             if self._temporary is not None:
                 self._temporary.unlink(missing_ok=True)
 
@@ -81,14 +81,14 @@ class NewFile:
 
     @contextmanager
     def writing(self) -> Iterator[IO[bytes]]:
-        """A file object; what was written to it is on the disk when the block ends."""
+        """Open a file object; its content is on the disk when the block ends."""
         with os.fdopen(self._handle, "wb", closefd=False) as file:
             yield file
             file.flush()
             os.fsync(self._handle)
 
     def create(self) -> bool:
-        """Give it its name; False where there is a file of that name."""
+        """Give the file its name; False if the name exists."""
         try:
             self._link(self._path)
         except FileExistsError:
@@ -96,7 +96,7 @@ class NewFile:
         return True
 
     def replace(self, by_way_of: Path | None = None) -> None:
-        """Give it its name, in the place of whatever has it.
+        """Give the file its name; an existing file is replaced.
 
         A name that is taken can only be had from another one, for a moment.
         """
@@ -118,12 +118,12 @@ class NewFile:
 
 
 def read_file(path: Path) -> bytes:
-    """The whole content of a file."""
+    """Read a whole file."""
     return read_range(path, 0)
 
 
 def read_range(path: Path, start: int, length: int | None = None) -> bytes:
-    """A part of a file, shorter where the file ends before it does."""
+    """Read a part of a file; shorter if the file ends before it."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     try:
         if start:
@@ -139,7 +139,7 @@ def read_range(path: Path, start: int, length: int | None = None) -> bytes:
 
 
 def list_files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Every file below a folder, at any depth: its path from there, size and time.
+    """Yield every file below a folder, at any depth: its relative path, size and time.
 
     Links are followed. A folder that contains itself by one is refused, as is a name that is no
     text. What vanishes meanwhile is left out.
@@ -178,13 +178,13 @@ def _refuse_bytes(path: str) -> None:
 
 
 def delete_file(path: Path) -> None:
-    """Delete a file, and what Hadoop keeps beside it; there being none is as good."""
+    """Delete a file and its Hadoop checksum; a missing one is no error."""
     drop_checksum(path)
     path.unlink(missing_ok=True)
 
 
 def create_file(path: Path, data: bytes, *, settle: bool, staged: NewFile | None = None) -> bool:
-    """Create a file with its content, at once; False where there is one.
+    """Create a file with its content atomically; False if it exists.
 
     What was `staged` has the content already.
     """
@@ -196,7 +196,7 @@ def create_file(path: Path, data: bytes, *, settle: bool, staged: NewFile | None
 
 
 def stage_file(path: Path, data: bytes) -> NewFile:
-    """A file that has its content on the disk, and no name yet."""
+    """Return a file with its content on the disk and no name yet."""
     try:
         file = NewFile(path)
     except FileNotFoundError:
@@ -211,7 +211,7 @@ def stage_file(path: Path, data: bytes) -> NewFile:
 
 
 def replace_file(path: Path, data: bytes, *, by_way_of: Path | None = None) -> None:
-    """Write a file over whatever was there; readers see the old or the new one."""
+    """Write or replace a file; readers see the old or the new one."""
     make_folder(path.parent)
     with NewFile(path) as file:
         file.write(data)
@@ -221,7 +221,7 @@ def replace_file(path: Path, data: bytes, *, by_way_of: Path | None = None) -> N
 
 @contextmanager
 def writing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write into, which takes the name `path` when the block ends without an error."""
+    """Open a file that gets the name `path` when the block ends without an error."""
     make_folder(path.parent)
     with NewFile(path) as file:
         with file.writing() as sink:
@@ -231,9 +231,9 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def update_file(path: Path, change: Callable[[bytes | None], bytes | None]) -> bool:
-    """Replace a file by what `change` makes of it, one caller at a time; False for None."""
+    """Replace a file by the result of `change`, one caller at a time; False if that is None."""
     make_folder(path.parent)
-    # Whoever has the lock is the only one with this name: nothing is left behind for long.
+    # Only the holder of the lock uses this name, so a leftover is soon overwritten.
     temporary = path.with_name(f".{path.name}.update.tmp")
     with _locked(path.parent):
         temporary.unlink(missing_ok=True)
@@ -246,7 +246,7 @@ def update_file(path: Path, change: Callable[[bytes | None], bytes | None]) -> b
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, which nobody but `update_file` takes. It ends with its process."""
+    """Hold the lock of a folder, which only `update_file` takes. It ends with its process."""
     try:
         import fcntl
     except ImportError:  # Windows: the last one wins
@@ -260,7 +260,7 @@ def _locked(folder: Path) -> Iterator[None]:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                # Whoever has it may have been stopped: waiting for ever would be catching.
+                # The holder may be stopped: do not wait for ever.
                 if time.monotonic() > deadline:
                     raise TimeoutError(
                         errno.ETIMEDOUT,
@@ -278,7 +278,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def drop_checksum(path: Path) -> None:
-    """Delete what Hadoop keeps beside a local file: it refuses a file that it does not fit."""
+    """Delete the Hadoop checksum beside a file: Hadoop refuses a file that does not match it."""
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
 
 
@@ -287,7 +287,7 @@ def _temporary_name(path: Path) -> Path:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, and have their names on the disk."""
+    """Create a folder and its parents, and sync their names to the disk."""
     missing = []
     while not folder.is_dir():
         missing.append(folder)
@@ -303,7 +303,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names of a folder on the disk."""
+    """Sync the names of a folder to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -312,7 +312,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def look_at(path: Path) -> tuple[int, int] | None:
-    """Size of a file, and its time in whole milliseconds; None where there is no file."""
+    """Return the size of a file and its time in milliseconds; None if it is missing."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -321,7 +321,7 @@ def look_at(path: Path) -> tuple[int, int] | None:
 
 
 def clear_leftovers(folder: Path, *, older_than_seconds: float) -> int:
-    """Delete what killed writers left half written; how many files.
+    """Delete temporary files of killed writers; return their number.
 
     Their age counts to the newest change of the folder, if that is earlier than our clock: a clock
     that is ahead must not make the files of a live writer old.

@@ -1,4 +1,14 @@
-"""Locations: one spelling for each place."""
+"""Locations of tables and files.
+
+Guarantees:
+
+- Each location has one spelling.
+- Files lie below the location of their table or below a root that is allowed for that table. Other
+  folders, buckets, hosts and schemes are refused before a file is opened.
+- On a disk links are resolved: a path through a symbolic link is below a root if its target is. A
+  relative path lies below the table, whatever links are there.
+- In an object store keys are compared as they are: `a//b` is not `a/b`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +36,7 @@ SCHEMES: Final = frozenset({"file", "s3", "gs", "az", "abfs", "abfss", *SAME_STO
 
 
 def normalise_location(location: object) -> str:
-    """One spelling for a table's location: an absolute URI without a slash at its end."""
+    """Return a location as an absolute URI without a slash at its end."""
     text = location.strip() if isinstance(location, str) else ""
     if not text:
         raise InvalidArgumentError(
@@ -57,7 +67,7 @@ def normalise_location(location: object) -> str:
 
 
 def table_location(location: object) -> str:
-    """The location of a table that is to be taken into the catalog, in one spelling."""
+    """Check and normalise the location of a table that is added to the catalog."""
     place = normalise_location(location)
     odd = next((char for char in "%#?" if char in str(location)), None)
     if odd is not None and not place.startswith("file:"):
@@ -71,7 +81,7 @@ def table_location(location: object) -> str:
 
 
 def root_locations(roots: Iterable[str]) -> tuple[str, ...]:
-    """Locations below which files of a table may lie, each in one spelling, each once."""
+    """Normalise the allowed roots of a table; each is listed once."""
     return tuple(dict.fromkeys(map(table_location, require_names("roots", roots))))
 
 
@@ -82,7 +92,7 @@ def _file_uri(path: str) -> str:
 
 
 def local_path(location: str) -> Path | None:
-    """The folder of a normalised location on this machine; None for an object store."""
+    """Return the local folder of a normalised location; None for an object store."""
     parts = urlsplit(location)
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
@@ -122,7 +132,7 @@ class FilePlaces:
         return self._own.scheme == "file"
 
     def resolve(self, path: str) -> Place:
-        """The file that a path of the log names; PathNotAllowedError where it may not lie there."""
+        """Return the file of a log path; raises PathNotAllowedError outside the allowed roots."""
         if _is_odd(path) is None:
             return self.place(path)
         check_segments(path, strictly=False)
@@ -149,7 +159,7 @@ class FilePlaces:
         return self._lies_in(place, self._own)
 
     def check_new(self, path: str) -> None:
-        """Check a path that is to be written into the log: there is one way to write it."""
+        """Check a path that is written to the log: it must have its one valid spelling."""
         check_segments(path, strictly=True)
         place = self.resolve(path)
         if split_uri(path) is None and not path.startswith("/"):
@@ -165,7 +175,7 @@ class FilePlaces:
             )
 
     def check_vector(self, vector: DeletionVectorDescriptor) -> None:
-        """Check where the file of a deletion vector lies."""
+        """Check the location of the file of a deletion vector."""
         path = vector_path(vector)
         if path is not None:
             self.resolve(path)
@@ -181,7 +191,7 @@ class FilePlaces:
         try:
             place = (of or self).place(path)
         except PathNotAllowedError:
-            # In no store that tables lie in.
+            # No supported store.
             return
         if place.scheme != "file":
             yield self._below(place)
@@ -225,7 +235,7 @@ class FilePlaces:
     # --- places ---------------------------------------------------------------------------
 
     def place(self, path: str) -> Place:
-        """The file that a path of the log names, wherever it lies."""
+        """Return the file of a log path, without checking the roots."""
         parts = split_uri(path)
         if parts is None:
             decoded = decode_path(path)
@@ -280,7 +290,7 @@ def _is_below(path: str, root: str) -> bool:
 
 
 def _same_store(a: Place, b: Place) -> bool:
-    """Whether two places may be in one store. Which account a container is of, some do not say."""
+    """Whether two places can be in one store; a URI may not name the account of its container."""
     if a.scheme in _AZURE and b.scheme in _AZURE:
         return a.authority.partition("@")[0].lower() == b.authority.partition("@")[0].lower()
     return a.scheme == b.scheme and a.authority.lower() == b.authority.lower()

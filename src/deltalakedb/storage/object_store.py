@@ -1,4 +1,4 @@
-"""Opening object stores: options, and the clients made of them."""
+"""Opens object stores: checks their options and creates the clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CLIENT_OPTIONS: Final = frozenset(
 _OWNERS: Final = ("aws_", "google_", "azure_")
 _FLAGS: Final = frozenset({"allow_http", "allow_invalid_certificates", "http1_only", "http2_only"})
 _RETRY: Final = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
-# Whoever waits for a commit does not wait for a store that is ill: a worker will try again.
+# A commit does not wait for a store with problems: a worker will retry.
 _BRIEF_RETRY: Final = {"max_retries": 1, "retry_timeout": timedelta(seconds=5)}
 _BRIEF: Final = {"connect_timeout": "3s", "timeout": "10s"}
 
@@ -68,7 +68,7 @@ def check_options(options: object) -> dict[str, str]:
 def open_object_store(
     location: str, options: Mapping[str, str], *, retry: Mapping[str, Any] = _RETRY
 ) -> ObjectStore:
-    """The obstore behind a location of an object store, for libraries that read through one."""
+    """Open the obstore client of a location."""
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 
@@ -92,7 +92,7 @@ def open_object_store(
         names = ", ".join(sorted(options)) or "none"
         wrong = next((key for key in config if f"'{key}'" in str(error)), None)
         lost = next((key for key in options if _names_no_file(key, options[key])), None)
-        why = f"Its options do not fit together (given: {names})"
+        why = f"Its options do not fit together (options: {names})"
         if wrong:
             why = f"The option {wrong!r} is not known"
         elif lost:
@@ -113,7 +113,7 @@ def _names_no_file(key: str, value: str) -> bool:
 
 
 def open_brief_store(location: str, options: Mapping[str, str]) -> ObjectStore:
-    """As `open_object_store`, giving up after seconds instead of a minute."""
+    """Like `open_object_store`, with a timeout of seconds instead of a minute."""
     return open_object_store(location, {**_BRIEF, **options}, retry=_BRIEF_RETRY)
 
 
@@ -122,7 +122,7 @@ _memories_lock = ProcessLock()
 
 
 def open_memory_store(location: str) -> ObjectStore:
-    """A store in this process, the same for all who name it."""
+    """Return the in-memory store of a name in this process."""
     from obstore.store import MemoryStore
 
     with _memories_lock.lock:

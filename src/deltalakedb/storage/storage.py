@@ -21,7 +21,7 @@ from deltalakedb.errors import (
     StorageUnavailableError,
 )
 from deltalakedb.storage import local_files
-from deltalakedb.storage.failures import is_conflict, is_missing_bucket, said, translate
+from deltalakedb.storage.failures import is_conflict, is_missing_bucket, message_of, translate
 from deltalakedb.storage.locations import local_path, normalise_location
 from deltalakedb.storage.object_store import (
     check_options,
@@ -40,13 +40,13 @@ _SECRET: Final = re.compile("secret|token|key|password|sas|credential", re.IGNOR
 _URL_QUERY: Final = re.compile(r"\?[^\s\"')>]+")
 _DELETED_AT_ONCE: Final = 1000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-# How often an object may change under our hands before we give up for now.
+# Attempts to update an object that others change at the same time.
 _UPDATES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a store says of an object without reading it; the key is relative to the location."""
+    """An object of a listing; the key is relative to the location."""
 
     key: str
     size: int
@@ -56,11 +56,11 @@ class ObjectInfo:
 def open_storage(
     location: str, storage_options: Mapping[str, str] | None = None, *, patient: bool = True
 ) -> Storage:
-    """The object store at `location`; nothing is contacted yet.
+    """Open the object store at `location`; no request is sent yet.
 
     One that is not `patient` gives up after seconds instead of a minute. Options are those of the
     store (`aws_access_key_id`, `region`, `endpoint_url`, …) and of its HTTP client (`allow_http`,
-    `timeout`, …); what is not given comes from the environment. `memory:///name` is a store in this
+    `timeout`, …); missing ones come from the environment. `memory:///name` is a store in this
     process, for tests.
     """
     options = check_options(storage_options)
@@ -87,7 +87,7 @@ def delete_leftovers(
 
 
 class Storage:
-    """The objects below one location. Keys are relative to it, `/` between their parts."""
+    """The objects below one location. Keys are relative to it and separated by `/`."""
 
     def __init__(
         self,
@@ -110,23 +110,23 @@ class Storage:
 
     @property
     def is_local(self) -> bool:
-        """Whether reading is as quick as a local file."""
+        """Whether objects are local files."""
         return self._folder is not None
 
     @property
     def is_conditional(self) -> bool:
-        """Whether creating is atomic; False once the store has said that it cannot do that."""
+        """Whether `put_if_absent` is atomic; False once the store has refused that."""
         return self._conditional
 
     def get(self, key: str) -> bytes:
-        """The whole object; ObjectNotFoundError where there is none."""
+        """Read a whole object; raises ObjectNotFoundError if it is missing."""
         if self._folder is not None:
-            # Where there are many small files, a runtime between us and the disk costs the most.
+            # With many small files, the runtime of obstore would cost more than the disk.
             return self._locally(key, "read", local_files.read_file)
         return self._call(key, "read", lambda store: bytes(store.get(key).bytes()))
 
     def get_range(self, key: str, *, start: int, length: int) -> bytes:
-        """A part of an object, shorter where the object ends before it does."""
+        """Read a part of an object; shorter if the object ends before it."""
         if self._folder is not None:
             return self._locally(
                 key, "read", lambda path: local_files.read_range(path, start, length)
@@ -136,7 +136,7 @@ class Storage:
         )
 
     def head(self, key: str) -> ObjectInfo | None:
-        """Size and time of an object, or None where there is none."""
+        """Return the size and time of an object, or None if it is missing."""
         if self._folder is not None:
             status = self._locally(key, "look at", local_files.look_at)
             return None if status is None else ObjectInfo(key, *status)
@@ -146,9 +146,9 @@ class Storage:
             return None
 
     def now_ms(self, folder: str) -> int:
-        """The store's own clock: the time that it gives to an object which is written now.
+        """Return the time of the store: the modification time of an object written now.
 
-        The object is deleted again; its name is that of a temporary file.
+        The object has the name of a temporary file and is deleted again.
         """
         key = f"{folder}/.clock.{uuid.uuid4().hex}.tmp".lstrip("/")
         self.put(key, b"")
@@ -158,14 +158,14 @@ class Storage:
             self.delete(key)
         if written is None:
             raise StorageUnavailableError(
-                f"{self._shown(key)} was written, and is not there",
-                why="The store does not show it yet, or somebody deleted it",
+                f"{self._url(key)} was written, and is not there",
+                why="The store does not list it yet, or another process deleted it",
                 fix="Try again",
             )
         return written.modified_ms
 
     def put(self, key: str, data: bytes) -> None:
-        """Write an object, over whatever was there; readers see the old or the new one."""
+        """Write or overwrite an object; readers see the old or the new one."""
         if self._folder is not None:
             self._locally(key, "write", lambda path: local_files.replace_file(path, data))
         else:
@@ -179,10 +179,10 @@ class Storage:
         settle: bool = True,
         staged: local_files.NewFile | None = None,
     ) -> bool:
-        """Create an object; False, with nothing written, where there is one already.
+        """Create an object; False, with nothing written, if it exists.
 
-        Without `settle` its name may be lost with the power until `settle(…)` is called. What
-        `stage(…)` made of the same key and data spares writing them.
+        Without `settle` its name can be lost in a power failure until `settle(…)` is called.
+        `staged` is the result of `stage(…)` with the same key and data.
         """
         if self._folder is not None:
             return self._locally(
@@ -193,16 +193,16 @@ class Storage:
         return self._call(key, "create", lambda store: self._create(store, key, data))
 
     def stage(self, key: str, data: bytes) -> local_files.NewFile | None:
-        """Have the content of an object on the disk before it gets its name; None elsewhere.
+        """Write the content of an object to the disk before it gets its name; None elsewhere.
 
-        Several at once cost a disk hardly more than one. Who does not use it closes it.
+        Several at once cost a disk hardly more than one. An unused result must be closed.
         """
         if self._folder is None:
             return None
         return self._locally(key, "create", lambda path: local_files.stage_file(path, data))
 
     def settle(self, prefix: str) -> None:
-        """Make sure that the objects of a folder stay, whatever happens to the power."""
+        """Sync the names of the objects of a folder to the disk."""
         if self._folder is not None:
             self._locally(prefix, "write", local_files.sync_folder)
 
@@ -215,7 +215,7 @@ class Storage:
             except (AlreadyExistsError, PreconditionError, FileExistsError) as error:
                 if is_conflict(error) and self.head(key) is None:
                     raise StorageUnavailableError(
-                        f"{self._shown(key)} was not created",
+                        f"{self._url(key)} was not created",
                         why="The store was busy with another request to create it",
                         fix="It will be tried again",
                     ) from None
@@ -227,23 +227,22 @@ class Storage:
         if self.head(key) is not None:
             return False
         store.put(key, data, mode="overwrite")
-        # Of two that came this far the later one has overwritten the other: this is who stays.
+        # Of two concurrent writers the later one has overwritten the other: read which one won.
         try:
             return bytes(store.get(key).bytes()) == data
         except FileNotFoundError:
             raise StorageUnavailableError(
-                f"{self._shown(key)} was written, and is not there",
-                why="The store does not show it yet, or somebody deleted it",
+                f"{self._url(key)} was written, and is not there",
+                why="The store does not list it yet, or another process deleted it",
                 fix="It will be looked at again",
             ) from None
 
     @contextmanager
     def writing(self, key: str) -> Iterator[IO[bytes]]:
-        """A file to write an object of any size into, over whatever was there.
+        """Open a file to write an object of any size; an existing object is replaced.
 
-        The object appears, complete, when the block ends; after an exception nothing is there.
-        Memory stays bounded: what goes to an object store is put on a local disk first, and sent
-        in parts.
+        The complete object appears when the block ends; after an exception there is none. Memory is
+        bounded: data for an object store goes to a local disk first and is sent in parts.
         """
         try:
             if self._folder is not None:
@@ -259,19 +258,19 @@ class Storage:
             raise self._translate(error, key, "write") from None
 
     def update(self, key: str, change: Callable[[bytes | None], bytes | None]) -> bool:
-        """Replace a small object by what `change` makes of it; False where that is None.
+        """Replace a small object by the result of `change`; False if that is None.
 
-        Of callers at the same time nobody overwrites what he has not seen, on local disks and on
-        stores with conditional writes; elsewhere the last one wins. `change` may be called again.
+        On local disks and stores with conditional writes no concurrent update is lost; elsewhere
+        the last one wins. `change` can be called again.
         """
         if self._folder is not None:
             return self._locally(key, "write", lambda path: local_files.update_file(path, change))
         return self._call(key, "write", lambda store: _update_object(store, key, change))
 
     def clear_leftovers(self, prefix: str, *, older_than_seconds: float) -> int:
-        """Delete what killed processes left half written in a folder; how many files.
+        """Delete temporary files of killed processes in a folder; return their number.
 
-        Object stores have no such thing: what is not complete is not there.
+        Object stores have none: an incomplete object does not exist.
         """
         if self._folder is None:
             return 0
@@ -284,7 +283,7 @@ class Storage:
         )
 
     def delete(self, key: str) -> None:
-        """Delete an object; there being none is as good."""
+        """Delete an object; a missing one is no error."""
         if self._folder is not None:
             self._locally(key, "delete", local_files.delete_file)
             return
@@ -294,7 +293,7 @@ class Storage:
             return
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """Delete objects, those that come first before the others, in few requests."""
+        """Delete objects in order, in few requests."""
         if self._folder is not None:
             for key in keys:
                 self.delete(key)
@@ -308,7 +307,7 @@ class Storage:
                     self.delete(key)
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """Every object below a folder `prefix`, at any depth, in no particular order.
+        """Yield every object below a folder `prefix`, at any depth, in no particular order.
 
         With `start_after` only keys that sort after it.
         """
@@ -352,16 +351,16 @@ class Storage:
 
     def _not_found(self, key: str, verb: str, why: str) -> ObjectNotFoundError:
         return ObjectNotFoundError(
-            f"Cannot {verb} {self._shown(key)}: it does not exist",
+            f"Cannot {verb} {self._url(key)}: it does not exist",
             why=why,
-            fix="Check the location, and that nobody has deleted the file",
+            fix="Check the location, and that the file was not deleted",
         )
 
     def _translate(self, error: Exception, key: str, verb: str) -> StorageError:
-        why = self._redact(said(error))
-        return translate(error, f"Cannot {verb} {self._shown(key)}", why)
+        why = self._redact(message_of(error))
+        return translate(error, f"Cannot {verb} {self._url(key)}", why)
 
-    def _shown(self, key: str) -> str:
+    def _url(self, key: str) -> str:
         return f"{self.location}/{key}" if key else self.location
 
     def _redact(self, text: str) -> str:
@@ -374,7 +373,7 @@ class Storage:
         assert self._folder is not None  # noqa: S101 - only called where there is one
         if any(part in ("", ".", "..") for part in key.split("/")):
             raise StorageError(
-                f"Cannot {verb} {self._shown(key)}", why="A key has no empty parts, '.' or '..'"
+                f"Cannot {verb} {self._url(key)}", why="A key has no empty parts, '.' or '..'"
             )
         try:
             return act(self._folder / key)
@@ -424,7 +423,7 @@ def _update_object(
         try:
             store.put(key, changed, mode=mode if conditional else "overwrite")
         except (AlreadyExistsError, PreconditionError, FileExistsError):
-            # Somebody was faster, and progress was made: look again.
+            # Another writer was faster: read again.
             time.sleep(min(1.0, 0.01 * turn))
             continue
         except (NotSupportedError, NotImplementedError):

@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 from deltalakedb.actions import Action, AddFile, CommitInfo, Txn
 from deltalakedb.actions.codec import as_action
 from deltalakedb.actions.jsonvalue import dumps
-from deltalakedb.arguments import require_mapping, require_texts, shown
+from deltalakedb.arguments import require_mapping, require_texts, short_repr
 from deltalakedb.errors import CommitRejectedError, ConfigurationError, InvalidArgumentError
 from deltalakedb.store import TableRecord
 from deltalakedb.transaction.attempt import NOTHING, ReadSet, merge_read_sets
@@ -207,7 +207,7 @@ def commit_of(
     """A commit of actions that a user passes; `info` is of a commitInfo that came before."""
     if not isinstance(operation, str) or not operation.strip():
         raise InvalidArgumentError(
-            f"operation={shown(operation)} is no name of an operation",
+            f"operation={short_repr(operation)} is no name of an operation",
             fix="Say in a word what the commit does, e.g. 'WRITE'",
         )
     for name, value in (("operation_parameters", parameters), ("operation_metrics", metrics)):
@@ -215,12 +215,12 @@ def commit_of(
             require_mapping(name, value, fix='Pass names and values, e.g. {"mode": "Append"}')
     if read is not None and not isinstance(read, ReadSet):
         raise InvalidArgumentError(
-            f"read={shown(read)} does not say what was read",
+            f"read={short_repr(read)} does not say what was read",
             fix="Pass a ReadSet, e.g. ReadSet(whole_table=True)",
         )
     if expected_version is not None and type(expected_version) is not int:
         raise InvalidArgumentError(
-            f"expected_version={shown(expected_version)} is no version",
+            f"expected_version={short_repr(expected_version)} is no version",
             fix="Pass a whole number, e.g. table.version",
         )
     guarantees = NO_GUARANTEES
@@ -248,7 +248,7 @@ def _without_commit_info(
         isinstance(actions, (str, bytes, Mapping)) or not isinstance(actions, Iterable)
     ):
         raise InvalidArgumentError(
-            f"The actions of a commit are a list, and not {shown(actions)}",
+            f"The actions of a commit are a list, and not {short_repr(actions)}",
             fix='Pass a list of actions, e.g. [{"add": {…}}]',
         )
     checked: list[Action] = []
