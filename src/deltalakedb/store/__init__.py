@@ -1,4 +1,4 @@
-"""The authority: the log of every table, in a SQL database."""
+"""The store: the log of every table in a SQL database."""
 
 from deltalakedb.store.records import Counts, Payload, TableRecord, VersionRecord, account
 from deltalakedb.store.store import Store

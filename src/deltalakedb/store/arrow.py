@@ -1,6 +1,6 @@
-"""Files of the catalog as Arrow: which columns there are, and their exact types.
+"""Files of the catalog as Arrow: the columns of a listing and their exact types.
 
-An engine hands over rows, or Arrow with types of its own; both leave here as the same batches.
+An engine returns rows, or Arrow with types of its own; both become the same batches here.
 """
 
 from __future__ import annotations

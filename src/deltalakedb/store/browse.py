@@ -1,4 +1,4 @@
-"""What the operations page shows, as verbs inside a transaction that reads.
+"""Queries of the operations page, inside a transaction that reads.
 
 Guarantees: every answer is bounded, whatever the catalog holds. Lists come in pages, each beginning
 after the last row of the one before (no offsets), and nothing reads a whole ledger.

@@ -1,13 +1,13 @@
-"""Many versions at once: the rows of a history that is taken over, and what they add up to.
+"""Bulk loading: the rows of an imported history, and their totals.
 
 Guarantees:
 
 - `HistoryWriter` fills the ledger and dl_active_files in large inserts, inside the caller's
   transactions. Each add opens an interval that the next action on the same logical file ends.
-- Files stay columns all the way. Beyond some size they wait on disk for the end of the history, so
-  what is in memory is the key of each live file and a number for each that ever was.
-- The keys of all files are made by the planned columns of the newest metaData.
-- `live_totals` and `live_files` tell what came out, from dl_active_files alone.
+- Files stay in columns. Large histories are spilled to disk: memory holds the key of each live file
+  and a number for each file of the history.
+- The keys of all files follow the planned columns of the newest metaData.
+- `live_totals` and `live_files` are computed from dl_active_files alone.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Waiting:
             self._to_disk()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Everything that was kept, in its order. Nothing can be added any more."""
+        """Yield everything in order. Nothing can be added afterwards."""
         import pyarrow as pa
 
         if self._folder is None:
@@ -220,7 +220,7 @@ class HistoryWriter:
         return self._files
 
     def file_groups(self) -> Iterator[pa.Table]:
-        """The same, some at a time, however many they are."""
+        """Yield the same in batches."""
         whole = self.files()
         if whole is not None:
             for start in range(0, whole.num_rows, _SORTED_ROWS):

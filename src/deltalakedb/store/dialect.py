@@ -1,4 +1,4 @@
-"""What the store needs of an engine: transactions, named queries, bulk inserts.
+"""The interface of an engine: transactions, named queries, bulk inserts.
 
 `postgres.py`, `sqlite.py` and `duckdb.py` hold the differences, each with its reason. Driver errors
 leave this room only as DeltaLakeDbError, classified by SQLSTATE or error code, never by their text.
@@ -155,7 +155,7 @@ class Session(ABC):
         """A list of strings as a parameter of a named query."""
         return list(values)
 
-    def read_all(self) -> None:  # noqa: B027 - most engines need not be told
+    def read_all(self) -> None:  # noqa: B027 - most engines need nothing here
         """What follows in this transaction reads whole relations: let the planner know."""
 
     def close_files(self, table_id: str, version: int, keys: Sequence[tuple[str, str]]) -> int:
@@ -313,10 +313,10 @@ class Dialect(ABC):
         return time.time_ns() // 1_000_000
 
     poll_seconds: ClassVar[float] = 0.2
-    """How long a worker waits for word of new work before it looks for itself."""
+    """How long a worker waits for a notification before it polls."""
 
     def wake_workers(self) -> None:  # noqa: B027 - only an engine with channels can
-        """Tell waiting workers that there is something to publish; never raises."""
+        """Notify waiting workers of versions to publish; never raises."""
 
     @contextmanager
     def listen(self, ring: Callable[[], None]) -> Iterator[None]:  # noqa: ARG002 - not here
@@ -340,7 +340,7 @@ class Dialect(ABC):
         return None
 
     def abandon(self) -> None:
-        """Close it after a failure; a file that it has made, and that holds nothing, goes again."""
+        """Close the engine after a failure; delete an empty file that it has created."""
         self.close()
 
     @abstractmethod

@@ -98,7 +98,7 @@ _Key = tuple[int, str]
 
 
 class _Instances:
-    """The open files of this process. Waiting for one file holds up nobody else's.
+    """The open files of this process. Waiting for one file does not block the others.
 
     Only their users keep them: a file whose users were collected is closed.
     """
@@ -123,7 +123,7 @@ class _Instances:
             return instance
 
     def give_back(self, key: _Key, user: DuckdbDialect, instance: _Instance) -> None:
-        """Close the file when its last user has gone; it may be given back twice."""
+        """Close the file with its last user; releasing twice is no error."""
         with self._turn(key):
             with self._lock:
                 instance.users.discard(user)
@@ -563,7 +563,7 @@ def _close(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def _is_locked(target: Path) -> bool:
-    """Whether another process holds the file: DuckDB's error has no code that tells."""
+    """Whether another process holds the file; DuckDB's error has no code for it."""
     try:
         import fcntl
     except ImportError:  # Windows, where a file that is in use cannot be opened at all
@@ -580,14 +580,14 @@ def _is_locked(target: Path) -> bool:
 
 
 def _remove_stump(target: Path) -> None:
-    """Remove what is left where a file could not even be begun: less than every database has."""
+    """Delete the rest of a file that could not be created: it is smaller than any database."""
     with suppress(OSError):
         if target.stat().st_size < _HEADERS:
             target.unlink()
 
 
 def _is_full(target: Path) -> bool:
-    """Whether the disk is; of a commit that failed, DuckDB has no code that tells."""
+    """Whether the disk is full; DuckDB has no code for it when a commit fails."""
     try:
         return shutil.disk_usage(target.parent).free < _LITTLE
     except OSError:
@@ -629,7 +629,7 @@ def _translate(error: BaseException, url: CatalogUrl) -> BaseException:
             return CatalogError(
                 f"{url.display} could not grow: the disk is full",
                 why="The transaction was rolled back; nothing was lost",
-                fix="Free some space and try again",
+                fix="Free disk space and try again",
             )
         return TransactionAbortedError(
             f"{url.display} refused a transaction that met another one",

@@ -115,7 +115,7 @@ class Migrator:
             return _recorded(session)
 
     def pending(self) -> Sequence[Migration]:
-        """What is still to be applied, after checking what has been."""
+        """Return the pending migrations, after checking the applied ones."""
         return self._pending(self.applied())
 
     def ensure(self, *, create: bool = True) -> None:
@@ -144,7 +144,7 @@ class Migrator:
             )
 
     def up(self, target: int | None = None) -> Sequence[Migration]:
-        """Apply what is pending up to `target` (default: all); what was applied.
+        """Apply the pending migrations up to `target` (default: all); return them.
 
         A SQLite file that did not exist is there afterwards with its schema, or not at all.
         """

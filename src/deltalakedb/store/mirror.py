@@ -1,12 +1,11 @@
-"""The mirror's queue and its notes of each table, as verbs inside a transaction.
+"""The queue of the mirror and its state of each table, as verbs inside a transaction.
 
 Guarantees:
 
-- A version that is SUCCEEDED stays so: whoever fails later has been overtaken.
+- A version that is SUCCEEDED stays so: a later failure of another publisher is ignored.
 - A lease has one owner at a time, as far as the clocks of the workers agree: on Postgres they have
-  one clock, the server's. Its generation tells two owners apart.
-- A lease ends, whatever the clock of its owner says: one that would last longer than any may is
-  over.
+  one clock, the server's. The generation of a lease distinguishes its owners.
+- A lease ends whatever the clock of its owner is: one that exceeds the longest duration is over.
 """
 
 from __future__ import annotations
@@ -147,7 +146,7 @@ def newest_published(session: Session, table_id: str) -> int | None:
 
 
 def mirror_table(session: Session, table_id: str) -> MirrorTable:
-    """What is known of a table; nothing where nobody has tended it."""
+    """Return the state of a table; empty if no worker has handled it."""
     row = session.one("mirror_table", table_id=table_id)
     if row is None:
         return MirrorTable()
@@ -226,7 +225,7 @@ def drift_way_out(name: str) -> str:
 
 
 def retry_table(session: Session, table_id: str, *, now: int) -> None:
-    """Let a table be tried again at once, whatever its last tries met and who has its lease."""
+    """Retry a table at once, whatever its last failure and the owner of its lease."""
     session.changed("retry_table", table_id=table_id, now=now)
     session.changed("break_lease", table_id=table_id, now=now)
     set_drift(session, table_id, None, now=now)

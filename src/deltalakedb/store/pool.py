@@ -1,21 +1,21 @@
 """A small connection pool, the same for every engine.
 
-It keeps at most `size` connections, prefers those that were opened first, makes callers wait up to
-a time limit when all are in use, and starts anew after a fork (a connection that two processes
-share corrupts both). It has no threads of its own, so opening a catalog for one query costs one
-connection, and the error of a failed connection reaches the caller who needed it.
+It has at most `size` connections, prefers the oldest, lets callers wait up to a time limit when all
+are in use, and starts empty after a fork (a connection that two processes share corrupts both). It
+has no threads, so opening a catalog for one query costs one connection, and the error of a failed
+connection reaches its caller.
 
 KeyboardInterrupt can arrive between any two instructions, in `finally` and `__exit__` too, so the
-pool does not rely on its callers to give connections back:
+pool does not rely on its callers to return connections:
 
-- A connection belongs to an owner, an object of the caller, by one assignment. It is the owner's
-  before the caller has it, and nobody's after one more assignment.
-- The pool holds owners weakly. When one is collected that did not give its connection back, the
+- A connection belongs to an owner, an object of the caller, by one assignment. It has its owner
+  before the caller receives it, and none after one more assignment.
+- The pool holds owners weakly. When an owner is collected that did not return its connection, the
   connection is closed, which ends its transaction, and its place is free.
-- Locks are only those of C: `with` cannot be interrupted between taking one and holding it, as it
-  can with those that are written in Python (`threading.Condition`).
-- Waiting ends after a second at the latest, to look again: word of a free place may be lost with
-  an interrupted thread.
+- All locks are locks of C: `with` cannot be interrupted between taking and holding one, as it can
+  with locks in Python (`threading.Condition`).
+- A waiting caller checks again after a second at the latest: the notification of a free place can
+  be lost with an interrupted thread.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FORK_LOOK_SECONDS: Final = 0.0005
 
 
 class _Place(Generic[C]):
-    """A connection, or one that is being made; idle while it has no owner."""
+    """A connection, open or being opened; idle while it has no owner."""
 
     __slots__ = ("connection", "owner", "thread")
 
@@ -52,7 +52,7 @@ class _Place(Generic[C]):
 
 
 class Pool(Generic[C]):
-    """Connections made by `connect`, discarded by `close`, and kept only while `alive`.
+    """Connections opened by `connect`, discarded by `close`, and reused only while `alive`.
 
     `close` also ends what a connection was in the middle of, and may be called twice. With
     `left_open` no connection stays open while the process forks; it is called in a child where one
@@ -82,7 +82,7 @@ class Pool(Generic[C]):
         self._forking: int | None = None
         """The thread that is about to fork, which others let go first."""
         self.forks = 0
-        """Number of forks between the process that made the pool and this one."""
+        """The number of forks between the process that created the pool and this one."""
         _pools.add(self)
 
     def acquire(self, owner: object, *, timeout: float | None = None) -> C:
@@ -122,7 +122,7 @@ class Pool(Generic[C]):
         with self._lock:
             if self._closed:
                 raise CatalogError("The catalog is closed", fix="Call deltalakedb.connect() again")
-            # Whoever has a connection may need another one to get done.
+            # The owner of a connection may need a second one to finish.
             if self._forking not in (None, thread) and not _is_busy(thread):
                 return None
             for place in self._places:
@@ -180,7 +180,7 @@ class Pool(Generic[C]):
             self._drop(place)
 
     def discard(self, owner: object) -> None:
-        """Close the connection of an owner: nobody knows what it was in the middle of."""
+        """Close the connection of an owner, whose state is unknown."""
         place = self._place_of(owner)
         if place is not None:
             self._drop(place)
@@ -263,7 +263,7 @@ class Pool(Generic[C]):
 
 
 class Hold(Generic[C]):
-    """A connection of a pool while the block lasts; closed after an interrupt, else given back."""
+    """A connection of a pool during the block; closed after an interrupt, else returned."""
 
     __slots__ = ("__weakref__", "_pool")
 

@@ -11,9 +11,9 @@ Differences from the other engines, and why:
   a transaction that cannot even begin is begun again on a new connection.
 - More than a few rows go in by COPY. Statements that do not wait for each other's answers share a
   round trip (`batch`).
-- Plans are kept, and one that was made while a relation was small may read all of it for each path
-  of a commit once it is large. Whatever goes through here names the rows it wants, so plans that
-  read whole relations are switched off. (Listings go through ADBC, on connections of their own.)
+- Plans are cached, and a plan made for a small relation may scan all of it for each path of a
+  commit once it is large. Statements here select rows by key, so plans that scan whole relations are
+  disabled. (Listings go through ADBC, on connections of their own.)
 """
 
 from __future__ import annotations
@@ -340,7 +340,7 @@ class _Transaction(Transaction[PostgresConnection, PostgresSession]):
         return PostgresSession(connection, lambda: translating)
 
     def _read_clock(self) -> None:
-        """Read the server's clock here, so that nobody in a transaction waits for a connection."""
+        """Read the clock of the server here, so that no transaction waits for it."""
         asked_at = time.monotonic()
         row = self._connection.execute(_literal(load_queries("postgres")["clock"])).fetchone()
         if row is not None:
@@ -349,7 +349,7 @@ class _Transaction(Transaction[PostgresConnection, PostgresSession]):
     def _commit(self) -> None:
         try:
             with self._translating[self._lost_at_commit]:
-                # COMMIT after a failed statement succeeds, as a rollback; only its answer tells.
+                # COMMIT after a failed statement succeeds, as a rollback; see its command tag.
                 answer = self._connection.execute("COMMIT").statusmessage
         except DeltaLakeDbError:
             self._rollback()
@@ -375,7 +375,7 @@ class PostgresDialect(Dialect):
     """One schema of one database."""
 
     engine: ClassVar[Engine] = "postgres"
-    poll_seconds: ClassVar[float] = 2.0  # there is a channel for what is new
+    poll_seconds: ClassVar[float] = 2.0  # LISTEN reports new work
 
     def __init__(self, url: CatalogUrl) -> None:
         self.url = url
@@ -527,7 +527,7 @@ class PostgresDialect(Dialect):
             yield
 
     def lock_migrations(self, session: Session) -> None:
-        """An advisory lock until the transaction ends; the schema is made if it is named."""
+        """Take an advisory lock until the transaction ends; create the schema if it is named."""
         session.execute(
             "SELECT pg_advisory_xact_lock(%(lock)s,"
             " hashtext(coalesce(current_schema(), %(schema)s)))",

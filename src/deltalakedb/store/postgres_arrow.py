@@ -200,7 +200,7 @@ class _Link:
             self._work.and_then(self._close)
 
     def _close(self) -> None:
-        # Whatever is left of a lost connection, there is nobody to tell about it.
+        # The connection is lost: errors of closing it do not matter.
         with suppress(dbapi.Error):
             self.finish()
         # RuntimeError: its result could not be closed either.
@@ -377,7 +377,7 @@ def plain_columns(relation: Relation, columns: pa.Table) -> list[str] | None:
 
 
 def as_text(table_id: str, columns: pa.Table) -> Iterator[memoryview]:
-    """Plain columns as lines to copy from, some at a time, each with the table's id first."""
+    """Yield plain columns as text for COPY, in parts; each line begins with the table id."""
     most = max(1, _BYTES_AT_ONCE * columns.num_rows // max(1, columns.nbytes))
     for start in range(0, columns.num_rows, most):
         yield _lines(table_id, columns.slice(start, most))

@@ -1,10 +1,13 @@
-"""Connections to Postgres that do not wait for ever, and that know what is between them and it.
+"""Connections to Postgres: time limits, poolers, errors and notifications.
 
-- A connection that is silent for the time limit of the catalog URL is looked at from a second one.
-  While the server works on the statement, the wait goes on, however long it takes. Where the server
-  does not answer, or knows nothing of the statement, the connection is closed and counts as lost.
-- Behind a pooler (PgBouncer) each transaction may be another session of the server. Nothing is
-  kept in the session then: settings are those of the transaction, and no statement is prepared.
+- A connection that is silent for the time limit of the catalog URL is checked from a second one.
+  While the server executes the statement, the wait continues. If the server does not answer or does
+  not know the statement, the connection is closed and counts as lost.
+- Behind a pooler (PgBouncer) each transaction can be another session of the server. Then settings
+  are set per transaction, and no statement is prepared.
+- Errors are classified by SQLSTATE, for both drivers.
+- Notifications of new work are optional: a lost one costs a worker the rest of its pause, so
+  sending and listening never raise when the server is away.
 """
 
 from __future__ import annotations
@@ -180,7 +183,7 @@ def _give_up(limit: float) -> NoReturn:
 
 
 class _Probe(PostgresConnection):
-    """A second connection, which nobody looks at."""
+    """A second connection, which is not checked itself."""
 
     def _is_working(self) -> bool:
         return False
@@ -226,16 +229,16 @@ _GONE = frozenset({"57P01", "57P02", "57P03", "57P05"})
 
 
 def unreachable(url: CatalogUrl, reason: str, *, refused_options: bool) -> DeltaLakeDbError:
-    """A connection could not be made."""
+    """Return the error for a failed connection attempt."""
     if refused_options:
         return CatalogUnreachableError(
             f"{url.display} has options that Postgres refuses",
-            why=_shown(reason, url),
+            why=_redacted(reason, url),
             fix="Options after '?' are libpq parameters, e.g. sslmode=require",
         )
     return CatalogUnreachableError(
         f"{url.display} cannot be reached",
-        why=_shown(reason, url),
+        why=_redacted(reason, url),
         fix="Check that the server runs and listens there, and the user, password, database "
         "and TLS options of the catalog URL",
     )
@@ -256,11 +259,11 @@ def translate(
     lost: type[CatalogConnectionLostError] = CatalogConnectionLostError,
     rights: Rights | None = None,
 ) -> DeltaLakeDbError:
-    """A statement failed with `state`, or with none and the connection `broken`.
+    """Return the error for a statement that failed with `state`, or with a `broken` connection.
 
     `rights` are those of the role, where it `is_forbidden` and they could be asked for.
     """
-    reason = _shown(reason, url)
+    reason = _redacted(reason, url)
     if state in _ABORTED:
         return TransactionAbortedError(
             f"{url.display} ended a transaction that met another one", why=reason, fix="Try again"
@@ -298,27 +301,27 @@ def translate(
     )
 
 
-def _shown(reason: str, url: CatalogUrl) -> str:
+def _redacted(reason: str, url: CatalogUrl) -> str:
     return url.redact(" ".join(reason.split()))
 
 
 # --- notifications --------------------------------------------------------------------
 
 CHANNEL: Final = "deltalakedb_mirror"
-# How long a listener may overlook that it shall end, and how long it leaves a dead server alone.
+# How often a listener checks whether to end, and its pause after a failed connection.
 _SLICE_SECONDS: Final = 0.5
 
-# Word that is lost with the server is no loss. The setting ends with the transaction: the session
-# may be shared.
+# A notification may be lost with the server. The setting ends with the transaction, because the
+# session may be shared.
 _NOTIFY: Final = f"BEGIN; SET LOCAL synchronous_commit = off; NOTIFY {CHANNEL}; COMMIT"
 
 Connect = Callable[[], PostgresConnection]
 
 
 class Notifier:
-    """Sends word on a connection of its own, outside of any commit.
+    """Sends notifications on a connection of its own, outside of any commit.
 
-    Inside a commit it would make all commits of the database take turns until they are on the disk.
+    Inside a commit, NOTIFY would serialise all commits of the database until they are on the disk.
     """
 
     def __init__(self, connect: Connect) -> None:
@@ -328,16 +331,16 @@ class Notifier:
         renew_after_fork(self)
 
     def after_fork(self) -> None:
-        """Leave the connection to the parent, and make one of our own when it is needed."""
+        """Leave the connection to the parent; the child opens its own when needed."""
         keep_for_ever(self._connection)
         self._connection = None
         self._lock = threading.Lock()
 
     def send(self) -> None:
-        """Tell whoever listens."""
+        """Notify all listeners."""
         with self._lock:
             is_old = self._connection is not None
-            # A connection that has been lying here may have died with its server.
+            # An idle connection may have died with its server.
             if not self._try() and is_old:
                 self._try()
 
@@ -352,7 +355,7 @@ class Notifier:
         return True
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
         with self._lock:
             self._drop()
 
@@ -364,7 +367,7 @@ class Notifier:
 
 @contextmanager
 def listening(connect: Connect, ring: Callable[[], None]) -> Iterator[None]:
-    """Call `ring` for every word that comes while the block lasts, from a thread of its own."""
+    """Call `ring` for every notification during the block, from a thread of its own."""
     ended = threading.Event()
     thread = threading.Thread(
         target=_listen, args=(connect, ring, ended), name="deltalakedb-listener", daemon=True
@@ -382,10 +385,10 @@ def _listen(connect: Connect, ring: Callable[[], None], ended: threading.Event) 
         try:
             with closing(connect()) as connection:
                 if connection.is_pooled:
-                    # Word would come to whoever has the session then: the worker looks for itself.
+                    # Behind a pooler another client would receive them: the worker polls.
                     return
                 connection.execute(f"LISTEN {CHANNEL}")
-                # What came before the channel was open must be looked for.
+                # Work that came before LISTEN has no notification.
                 ring()
                 while not ended.is_set():
                     for _ in connection.notifies(timeout=_SLICE_SECONDS, stop_after=1):

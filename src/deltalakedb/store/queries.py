@@ -16,7 +16,7 @@ from importlib.resources import files
 from deltalakedb.store.url import Engine
 
 _NAME = re.compile(r"^-- name: *(?P<name>[a-z_0-9]+) *$", re.MULTILINE)
-# A string, a comment or a cast is passed over; what is left with one colon is a parameter.
+# Strings, comments and casts are skipped; any other colon begins a parameter.
 _PARAMETER = re.compile(r"'(?:[^']|'')*'|--[^\n]*|::|:(?P<name>[a-z_][a-z_0-9]*)")
 
 _STYLES: Mapping[Engine, Callable[[str], str]] = {

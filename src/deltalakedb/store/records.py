@@ -1,4 +1,4 @@
-"""What the catalog says of tables and versions, as values, and their rows."""
+"""Values for tables and versions of the catalog, and their rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TableRecord:
     created_at: int
     updated_at: int
     plan: str | None = None
-    """The planned columns that the keys of its files were made by (see actions.planning)."""
+    """The planned columns of the keys of its files (see actions.planning)."""
     allowed_roots: tuple[str, ...] = ()
     """Where files of the table may lie beside its location."""
 
@@ -89,7 +89,7 @@ class Counts(NamedTuple):
 
 
 class VersionRecord(NamedTuple):
-    """A commit in the ledger: when, who, what (its commitInfo), and how much.
+    """A commit in the ledger: time, committer, commitInfo, and counts.
 
     The ledger repeats operation, parameters and metrics in columns of their own, to be searched.
     """
@@ -104,7 +104,7 @@ class VersionRecord(NamedTuple):
     transaction_id: str | None = None
     counts: Counts = Counts()
     commit_info_text: str | None = None
-    """The commitInfo as canonical JSON, where somebody has written it already."""
+    """The commitInfo as canonical JSON, if it was serialised before."""
 
     @property
     def timestamp(self) -> datetime:

@@ -1,14 +1,14 @@
-"""Old versions leave the ledger, and come back: which rows that concerns.
+"""Rows of expired versions: reading, deleting and restoring them.
 
 Guarantees:
 
-- What a retained version needs stays: the adds of the files that are live at the oldest of them,
-  the removes whose files vacuum has to spare still, and the newest protocol, metaData, txn of each
+- Rows of retained versions stay: the adds of the files that are live at the oldest of them,
+  the removes whose files vacuum must not delete yet, and the newest protocol, metaData, txn of each
   application and action of each domain. The views, dl_active_files and checkpoints follow from it
   as before.
 - Which rows go depends only on the horizon and on versions that no commit changes any more. Reading
   them, deleting them, and counting both gives the same rows.
-- Rows are told in a form that is the same for every engine.
+- Rows have the same form for every engine.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _PAGE: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """What is to go: the versions of a table from `first` up to, not including, `keep`.
+    """The versions to expire: from `first` up to, not including, `keep`.
 
     A remove that came after the version `removed_since`, and whose file was deleted after the time
     `deleted_after`, stays: it is still in checkpoints.
@@ -90,7 +90,7 @@ _STAYS: Final[Mapping[Relation, str]] = {
 """For each relation of the ledger, which of its rows `r` before `keep` a retained version needs."""
 
 EXPIRING: Final = (*_STAYS, UNPLANNED_FILES)
-"""Every relation that loses rows, and gets them back. The keys of files are made again."""
+"""Every relation with rows that expire and are restored. The keys of files are rebuilt."""
 
 
 # --- which versions -----------------------------------------------------------------------
@@ -120,7 +120,7 @@ def oldest_to_keep(session: Session, table_id: str, cutoff_ms: int) -> int | Non
 def expiring_rows(
     session: Session, relation: Relation, horizon: Horizon
 ) -> Iterator[tuple[list[Row], list[bool]]]:
-    """Rows of the versions that go, and of older ones that nobody needs any more.
+    """Yield the rows of expiring versions, and of older ones that no version needs.
 
     Beside each page of them: whether each row stays in the catalog nevertheless.
     """
@@ -145,7 +145,7 @@ def delete_expired(session: Session, relation: Relation, horizon: Horizon) -> in
 def restore_rows(
     session: Session, relation: Relation, rows: Sequence[Row], *, plan: Plan = ()
 ) -> None:
-    """Insert rows that had been deleted, in the form that `expiring_rows` tells them."""
+    """Insert rows that were deleted, in the form of `expiring_rows`."""
     if relation is UNPLANNED_FILES and plan:
         session.insert(ACTIVE_FILES, planned_rows(rows, plan))
     else:

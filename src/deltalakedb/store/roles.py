@@ -1,6 +1,6 @@
-"""Database roles for a Postgres catalog: who may read, commit and publish.
+"""Database roles of a Postgres catalog: the rights to read, commit and publish.
 
-SQLite and DuckDB catalogs are files; the permissions of the file are theirs.
+SQLite and DuckDB catalogs are files, with the permissions of the file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 READER, WRITER, MIRROR = "deltalakedb_reader", "deltalakedb_writer", "deltalakedb_mirror"
 MAKE_ROLES = 'deltalakedb roles | psql "$OWNER_URL"'
-"""What makes the roles, for whoever owns the schema."""
+"""The command that creates the roles; the owner of the schema runs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Rights:
     has_roles: bool
     """Whether the roles of `roles_script` exist on this server."""
     owner: str | None
-    """Who owns the catalog; None where the role sees none."""
+    """The owner of the catalog; None if the role cannot see it."""
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> Rights:
@@ -49,7 +49,7 @@ class Rights:
         return f"{first}run GRANT {', '.join(roles)} TO {_quoted(self.user)}{owner}"
 
     def advice(self) -> str:
-        """What this role lacks, and who can give it: for a statement that was refused."""
+        """Return the fix for a refused statement: the missing right, and its grantor."""
         if self.owner is None:
             return (
                 f"{_quoted(self.user)} sees no catalog here. If there is one, its owner has to "

@@ -1,4 +1,4 @@
-"""Actions to rows of the ledger, and back, with nothing lost.
+"""Converts actions to rows of the ledger and back, without loss.
 
 The commitInfo of a commit lives in its row of dl_table_versions; every other action has a row in
 the relation of its kind. A field that the protocol leaves out is NULL, an empty map is an empty

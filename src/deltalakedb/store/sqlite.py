@@ -8,8 +8,8 @@ Differences from the other engines, and why:
   once however long the busy timeout is.
 - Lists and JSON are text; booleans are 0 and 1.
 - No connection is open while the process forks: see `_open_in_parent`.
-- A new catalog is made under another name first: the file would be there, and empty, even where the
-  disk has no room for its schema.
+- A new catalog is created under a temporary name: otherwise an empty file would stay if the disk
+  had no room for its schema.
 - Listings are rows of this same driver, and not Arrow from ADBC, which would be twice as fast: it
   brings a second SQLite into the process. The locks of POSIX belong to a process, so the two do not
   see each other's, and one that closes the file deletes the WAL under the other's commits.
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from deltalakedb.store.url import CatalogUrl, Engine
 
 _MINIMUM = (3, 37, 0)  # STRICT tables
-# SQLite takes a misspelt word for some other setting, without a word of its own.
+# SQLite accepts a misspelt value as another setting without an error.
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 _PRAGMAS = {
     "cache_size": _NUMBER,
@@ -174,7 +174,7 @@ class SqliteSession(Session):
     def insert_columns(self, relation: Relation, table_id: str, columns: pa.Table) -> None:
         if not columns.num_rows:
             return
-        # Most files leave most columns empty, and what is not given need not be bound.
+        # Most columns are NULL for most files: these are not bound.
         names = [n for n in relation.columns[1:] if columns[n].null_count < columns.num_rows]
         rows = zip(repeat(table_id), *(columns[name].to_pylist() for name in names))
         marks = ", ".join("?" * (len(names) + 1))
@@ -195,7 +195,7 @@ def _way_in(relation: Relation) -> tuple[str, tuple[int, ...]]:
 
 
 def _refuse_nul(values: Sequence[str]) -> None:
-    # json_each() ends a text at NUL: it would name another file, or none, and nobody notice.
+    # json_each() ends a text at NUL, and would silently name another file or none.
     if any("\0" in value for value in values):
         raise InvalidActionError(
             "A path or deletion vector has a NUL character in its name",
@@ -252,7 +252,7 @@ def _rollback(connection: sqlite3.Connection) -> None:
 
 
 def _close(connection: sqlite3.Connection) -> None:
-    # A cursor that somebody still holds keeps a closed connection, and its locks, alive.
+    # A cursor that is still referenced keeps a closed connection and its locks alive.
     _rollback(connection)
     connection.close()
 
@@ -364,10 +364,10 @@ class SqliteDialect(Dialect):
                 asked = peek.execute(load_queries("sqlite")["has_schema_migrations"])
                 return asked.fetchone() is not None
         except sqlite3.Error:
-            return True  # Whatever is wrong there, whoever opens it says it better.
+            return True  # opening the file raises a better error
 
     def make_new(self, fill: Callable[[Dialect], T]) -> T | None:
-        """Another file is filled and then gets the name, so that nobody sees half of it.
+        """Fill another file and rename it, so that no reader sees a part of it.
 
         Deleting a file that could not be filled would not do: others may have opened it.
         """
@@ -382,7 +382,7 @@ class SqliteDialect(Dialect):
             other.close()
             os.link(fresh, target)
         except OSError:
-            # Somebody was faster, or there are no hard links here.
+            # Another process was faster, or there are no hard links here.
             return None
         finally:
             other.close()
@@ -478,7 +478,7 @@ def _translate(error: sqlite3.Error, url: CatalogUrl) -> DeltaLakeDbError:
         return CatalogError(
             f"{url.display} could not grow: the disk is full",
             why="The transaction was rolled back; nothing was lost",
-            fix="Free some space and try again",
+            fix="Free disk space and try again",
         )
     if code == sqlite3.SQLITE_IOERR:
         return CatalogError(

@@ -1,11 +1,11 @@
-"""The authority: what the catalog knows, as verbs over an engine.
+"""The store: verbs of the catalog over an engine.
 
 Guarantees:
 
 - The ledger is append-only. `append_version` writes every row of a commit in the caller's
   transaction, after the compare-and-set of the head; either all of it is there or nothing.
 - `dl_active_files` follows the ledger in the same transaction, and can be rebuilt from it.
-- `actions_of` gives back exactly the actions that were committed.
+- `actions_of` returns exactly the committed actions.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ LONGEST_IDLE_MS: Final = 5 * 365 * 86_400_000
 # A commit with more rows than this is written by bulk loads, which cannot share a round trip.
 _BATCH_ROWS = 64
 _NO_BATCH = nullcontext()
-# Files whose keys are made again together.
+# The number of files whose keys are rebuilt together.
 _PLAN_PAGE = 20_000
 
 
@@ -98,7 +98,7 @@ class Store:
         self.dialect = dialect
         self.clock: Clock = clock or dialect
         self.has_own_clock = clock is not None
-        """Whether it was opened with a clock, which is then taken at its word."""
+        """Whether the store was opened with a clock, which is not checked then."""
         self.metrics = Metrics()
         self.migrator = Migrator(dialect, self.clock)
 
@@ -132,7 +132,7 @@ class Store:
         self.dialect.close()
 
     def abandon(self) -> None:
-        """Close it after a failure; a file that it has made, and that holds nothing, goes again."""
+        """Close the store after a failure; delete an empty file that it has created."""
         self.dialect.abandon()
 
     # --- time ---------------------------------------------------------------------------
@@ -322,12 +322,12 @@ class Store:
                 yield row[1], from_row(relation, row, session)
 
     def lock_head(self, session: Session, table_id: str) -> int | None:
-        """The newest version, which nobody else can move until this transaction ends."""
+        """Return the newest version, locked until this transaction ends."""
         row = session.one("lock_head", table_id=table_id)
         return None if row is None else int(row[0])
 
     def share_head(self, session: Session, table_id: str) -> int | None:
-        """The newest version, which nobody moves until this transaction ends; readers share it."""
+        """Return the newest version, locked in share mode until this transaction ends."""
         row = session.one("share_head", table_id=table_id)
         return None if row is None else int(row[0])
 
@@ -404,7 +404,7 @@ class Store:
         return replace(record, allowed_roots=allowed)
 
     def replan(self, session: Session, table_id: str, plan: Plan) -> None:
-        """Make the keys of every file of a table anew, a page at a time."""
+        """Rebuild the keys of every file of a table, page by page."""
         if not plan:
             session.changed("clear_keys", table_id=table_id)
             return

@@ -1,4 +1,4 @@
-"""Which table is meant: by its name, or by its location."""
+"""Looks up tables by name or location, and tables that were exported from the catalog."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def find_table(store: Store, session: Session, name: object) -> TableRecord:
-    """The table of that name or location; one that is not there is told with its likeliest name."""
+    """Return the table of a name or location; the error for a missing one suggests a name."""
     if not isinstance(name, str):
         raise InvalidArgumentError(
             f"{name!r} is no name of a table", fix="Pass its name or its location as text"
@@ -46,7 +46,7 @@ def find_table(store: Store, session: Session, name: object) -> TableRecord:
 
 
 def as_location(name: str) -> str | None:
-    """The location that a name may be, or None where no table can be."""
+    """Return a name as a location, or None if it cannot be one."""
     if "/" not in name and not name.startswith("file:"):
         return None
     try:
@@ -63,7 +63,7 @@ def _closest(name: str, names: list[str]) -> str | None:
 
 
 def table_exists(name: str, location: str, other: str, other_location: str) -> TableExistsError:
-    """What to say of a new table whose name or location another one has."""
+    """Return the error for a new table whose name or location is taken."""
     if name == other:
         return TableExistsError(
             f"A table named {name!r} exists already (at {other_location})",
@@ -79,7 +79,7 @@ def table_exists(name: str, location: str, other: str, other_location: str) -> T
 
 
 class ExportRecord(NamedTuple):
-    """A table that was exported: its last name, where it lies, and the last version from here."""
+    """An exported table: its last name, its location, and its last version in the catalog."""
 
     table_id: str
     name: str
@@ -89,24 +89,24 @@ class ExportRecord(NamedTuple):
 
 
 def record_export(session: Session, record: ExportRecord) -> None:
-    """Remember a table that leaves in this transaction."""
+    """Record a table that is exported in this transaction."""
     session.insert(EXPORTED_TABLES, [tuple(record)])
 
 
 def export_of(session: Session, table_id: str) -> ExportRecord | None:
-    """The export of the table with that id."""
+    """Return the export of the table with this id."""
     return _record(session, session.one("exported_by_id", table_id=table_id))
 
 
 def newest_export(session: Session, name: str, location: str | None) -> ExportRecord | None:
-    """The last export of a table that had this name, or lay at this location."""
-    # No table lies nowhere: an empty location finds none.
+    """Return the last export of a table with this name or location."""
+    # No table has an empty location.
     row = session.one("newest_export", name=name, location=location or "")
     return _record(session, row)
 
 
 def not_registered(session: Session, table: TableRecord) -> TableNotFoundError:
-    """What to tell whoever holds a table that is not in the catalog any more."""
+    """Return the error for a table that is not in the catalog any more."""
     export = export_of(session, table.table_id)
     if export is not None:
         return exported_error(export)
@@ -118,7 +118,7 @@ def not_registered(session: Session, table: TableRecord) -> TableNotFoundError:
 
 
 def exported_error(record: ExportRecord) -> TableExportedError:
-    """The error for a table that was exported."""
+    """Return the error for an exported table."""
     return TableExportedError(
         f"Table {record.name!r} was exported from this catalog at version {record.version}",
         why=f"It is an ordinary Delta table at {record.location} now",

@@ -1,4 +1,4 @@
-"""What a reader asks of a table at a version, beside its files."""
+"""Reads a table at a version: metadata, protocol, app transactions, domains, history."""
 
 from __future__ import annotations
 
