@@ -261,7 +261,7 @@ def test_what_does_not_fit_is_refused_by_column(
 def test_data_that_is_none_is_refused(inline: Lake, tmp_path: Path) -> None:
     table = new(inline, tmp_path)
     for data in (7, "rows", None, [1, 2]):
-        with pytest.raises(ConfigurationError, match="nothing that can be written"):
+        with pytest.raises(ConfigurationError, match="cannot be written"):
             table.append(data)
 
 

@@ -1,7 +1,7 @@
-"""The log's vocabulary: pure values and rules, no I/O.
+"""The Delta log as pure values and rules, without I/O.
 
 Every Delta action, the JSON codec, schemas, table features and properties, partition values and
-file statistics. Nothing here opens a file or a connection.
+file statistics.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Delta schemas to and from Arrow; pyarrow is imported when a function here is called.
+"""Converts Delta schemas to and from Arrow; pyarrow is imported by the functions.
 
 Guarantees:
 
@@ -7,7 +7,7 @@ Guarantees:
 - Arrow types without an exact Delta counterpart are widened (unsigned integers, half floats) or
   refused with the column's name; nothing is narrowed silently. Timestamps of any unit become
   Delta's, which have microseconds.
-- Field metadata goes along: text as it is, other values as JSON under `METADATA_KEY`.
+- Field metadata is preserved: text as it is, other values as JSON under `METADATA_KEY`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _understood(x: Any) -> StructType:
     if callable(to_json) and hasattr(x, "fields"):
         text = to_json()
         if isinstance(text, str):
-            return schema_from_json(noted(text, x.fields))
+            return schema_from_json(chars_as_strings(text, x.fields))
     raise InvalidArgumentError(
         "Cannot understand the schema",
         why=f"it is a {type(x).__module__}.{type(x).__qualname__}",
@@ -187,7 +187,7 @@ def _from_nested(arrow_type: Any, column: str) -> DataType:
         )
     if types.is_union(arrow_type):
         raise _refused(column, arrow_type)
-    # What is left are the lists: plain, large, of fixed size, and views.
+    # All other types are lists: plain, large, of fixed size, and views.
     return ArrayType(
         type_from_arrow(arrow_type.value_type, column=f"{column}.element"),
         arrow_type.value_field.nullable,
@@ -339,13 +339,16 @@ def _refused(column: str, arrow_type: Any) -> InvalidSchemaError:
 # --- CHAR and VARCHAR of a Spark schema -----------------------------------------------
 
 DECLARED: Final = "__CHAR_VARCHAR_TYPE_STRING"
-"""Where the metadata of a column has the declared type."""
+"""The key of the declared type in the metadata of a column."""
 _INNER: Final = ("elementType", "keyType", "valueType")
 _LIMITED: Final = re.compile(r"(var)?char\(\d+\)")
 
 
-def noted(text: str, spark_fields: Iterable[Any]) -> str:
-    """The JSON text of a Spark schema, with strings in the place of CHAR and VARCHAR."""
+def chars_as_strings(text: str, spark_fields: Iterable[Any]) -> str:
+    """Replace CHAR and VARCHAR in the JSON of a Spark schema by strings.
+
+    Delta has no such types: the declared type goes to the metadata of the column, as in Spark.
+    """
     if not _LIMITED.search(text):
         return text
     schema = json.loads(text)

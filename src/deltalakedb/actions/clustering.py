@@ -1,7 +1,7 @@
-"""Clustering columns: which columns files are ordered by, kept in the domain `delta.clustering`.
+"""Clustering columns, which are stored in the domain `delta.clustering`.
 
-The domain has names as they are in files, so that they outlive a renaming; users see those of the
-schema, with dots between the fields of a struct.
+The domain has physical names, which a renaming does not change; users see logical names, with dots
+between the fields of a struct.
 """
 
 from __future__ import annotations

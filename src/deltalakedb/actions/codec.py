@@ -1,9 +1,10 @@
-"""Actions to and from the JSON of the Delta log.
+"""Converts actions to and from the JSON of the Delta log.
 
 Guarantees:
 
-- Strict on what is known (types, ranges, required fields), tolerant of what is not: unknown
-  actions and unknown fields are kept and written back.
+- Known fields are checked strictly (types, ranges, required fields); unknown actions and fields are
+  preserved and written back. A `format` without `options` is written with `"options":{}`, because
+  readers fail without it.
 - One log line may hold several top-level keys. Each becomes one action, in the order of the line;
   a key with the value `null` stands for an absent action and gives none.
 - `serialise` and `serialise_commit` are canonical: the same actions give the same bytes, in
@@ -97,7 +98,7 @@ _METADATA: Final = Layout(
     (
         Field("id", "id", read_string, required=True),
         Field("format", "format_provider", _read_format, required=True),
-        # A log may lack the schema (some old ones do); the value says so with None.
+        # Old logs may lack the schema: None.
         Field("schemaString", "schema_string", read_string),
         Field("partitionColumns", "partition_columns", read_names, required=True),
         Field("configuration", "configuration", read_map, required=True),
@@ -147,7 +148,7 @@ def _write_metadata(value: Metadata) -> dict[str, Any]:
 
 
 def _check_metadata(value: Metadata) -> None:
-    """Check a value that somebody built by hand."""
+    """Check a value that a user built."""
     if not isinstance(value.extra, Mapping):
         raise wrong_field("metaData", "extra", value.extra, "a mapping")
     for name, item in (
@@ -211,12 +212,12 @@ def as_action(x: Action | Mapping[str, Any]) -> Action:
         return x  # type: ignore[return-value]
     if isinstance(x, Mapping):
         for name in x:
-            meant = _MISSPELT.get(str(name).lower())
-            if meant is not None and meant != name:
+            correct = _MISSPELT.get(str(name).lower())
+            if correct is not None and correct != name:
                 raise InvalidActionError(
                     f"Unknown action {name!r}",
                     why="names of actions are case-sensitive",
-                    fix=f"Write {meant!r}",
+                    fix=f"Write {correct!r}",
                 )
         return from_dict(x)
     check_action(x)

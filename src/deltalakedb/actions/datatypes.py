@@ -1,7 +1,7 @@
 """The types of Delta columns as frozen values.
 
-Names are looked up ignoring case, as Delta does; their own case is kept. Each nested type and
-each field keeps in `extra` the JSON keys that this release does not know.
+Names are looked up ignoring case, as Delta does; their case is preserved. Each nested type and
+each field has the unknown JSON keys in `extra`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ColumnPath: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class PrimitiveType:
-    """A type that its name says all about."""
+    """A type without parameters."""
 
     name: str
 

@@ -1,8 +1,8 @@
-"""Table features: what a protocol demands, what this release can honour, and upgrades.
+"""Table features: requirements of a protocol, supported features, and upgrades.
 
-Guarantees: `check_readable` and `check_writable` name every feature that stands in the way, never
+Guarantees: `check_readable` and `check_writable` name every unsupported feature, not
 only the first; a protocol that contradicts itself is an `InvalidActionError`, one that is merely
-too new an `UnsupportedFeatureError`. Only `without` takes features from a protocol.
+too new an `UnsupportedFeatureError`. Only `without` removes features from a protocol.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LEGACY_WRITER: Final = 6
 class TableFeature:
     """A feature of the protocol.
 
-    `reader` tells whether readers must know it too. `legacy_reader` and `legacy_writer` are the
+    `reader` is whether readers must support it too. `legacy_reader` and `legacy_writer` are the
     versions below 3 and 7 that imply it (0: none does). `requires` are features it builds on.
     """
 
@@ -195,7 +195,7 @@ def check_writable(
 ) -> None:
     """Raise unless this release may write to a table with this protocol.
 
-    `metadata` tells which of `WRITES_UNLESS_USED` the table uses; without it all count as used.
+    `metadata` decides which of `WRITES_UNLESS_USED` are in use; without it all count as used.
     `honours` are features that the caller takes care of for this write.
     """
     check_readable(protocol, table=table)
@@ -356,19 +356,19 @@ def _malformed(protocol: Protocol, why: str) -> InvalidActionError:
     return InvalidActionError(
         "The protocol of the table is malformed: "
         f"reader {protocol.min_reader_version}, writer {protocol.min_writer_version}, "
-        f"readerFeatures {_shown(protocol.reader_features)}, "
-        f"writerFeatures {_shown(protocol.writer_features)}",
+        f"readerFeatures {_feature_list(protocol.reader_features)}, "
+        f"writerFeatures {_feature_list(protocol.writer_features)}",
         why=why,
         fix="Correct the protocol action",
     )
 
 
-def _shown(features: tuple[str, ...] | None) -> str:
+def _feature_list(features: tuple[str, ...] | None) -> str:
     return "absent" if features is None else f"[{', '.join(features)}]"
 
 
 Use: TypeAlias = str
-"""The words for what uses a feature, such as "the property delta.appendOnly"."""
+"""A description of the use of a feature, such as "the property delta.appendOnly"."""
 
 _BY_PROPERTY: Final = {
     "delta.appendOnly": "appendOnly",
@@ -394,7 +394,7 @@ _BY_TYPE: Final = {TIMESTAMP_NTZ: "timestampNtz", VARIANT: "variantType"}
 
 
 def features_in_use(metadata: Metadata) -> dict[str, Use]:
-    """Map each feature that properties or schema make use of to the words for what uses it.
+    """Map each feature that properties or schema use to a description of its use.
 
     `delta.feature.<name>` entries count as use, with the name as it was written. A property that
     cannot be read raises `ConfigurationError`.

@@ -1,8 +1,8 @@
-"""How each protocol field is spelled, typed and ordered: the tables behind the codec.
+"""The names, types and order of the protocol fields: the tables of the codec.
 
 One `Layout` per action gives the fields in the order of the value's constructor, each with the
-function that checks what was given and returns what is stored. A check raises `WrongType` with
-the words for "what was expected"; the codec adds which action and field it was.
+function that checks an input and returns the stored value. A check raises `WrongType` with a
+description of the expected value; the codec adds the action and the field.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _INT64: Final = 2**63
 
 
 class WrongType(Exception):  # noqa: N818 -- never leaves this package; the codec rewords it
-    """A field holds something else than the protocol says."""
+    """A field does not have the type of the protocol."""
 
 
 def read_string(value: Any) -> str:
@@ -204,14 +204,14 @@ def split(layout: Layout, content: Mapping[str, Any]) -> tuple[list[Any], dict[s
             built.append(None)
     if present == len(content):
         return built, {}
-    # What is left is unknown, or a known optional field written as null.
+    # The rest is unknown, or a known optional field written as null.
     known = layout.known
     extra = {key: item for key, item in content.items() if item is None or key not in known}
     return built, jsonvalue.freeze(extra, path=layout.name) if extra else extra
 
 
 def check_value(layout: Layout, value: Any) -> None:
-    """Check the fields of a value that somebody built by hand."""
+    """Check the fields of a value that a user built."""
     for name, attribute, read, required in layout.checks:
         item = getattr(value, attribute)
         if item is not None:
@@ -226,7 +226,7 @@ def check_value(layout: Layout, value: Any) -> None:
 
 
 def is_plain_add(value: Any) -> bool:
-    """Whether it is surely right, as nearly every added file is; otherwise `check_value` tells."""
+    """Whether it is certainly valid, as nearly every added file is; else use `check_value`."""
     path, stats, size, time = value.path, value.stats, value.size, value.modification_time
     return (
         type(path) is str
@@ -283,7 +283,7 @@ def write_fields(layout: Layout, value: Any) -> dict[str, Any]:
 
 
 def write_add(value: values.AddFile) -> dict[str, Any]:
-    """Do what `write_fields` does, twice as fast, for the action that a log is made of."""
+    """Like `write_fields`, twice as fast, for the most frequent action."""
     out: dict[str, Any] = {
         "path": value.path,
         "partitionValues": _write_map(value.partition_values),

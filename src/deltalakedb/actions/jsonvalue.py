@@ -1,4 +1,4 @@
-"""JSON as the Delta log needs it: exact numbers in, one canonical text out.
+"""JSON of the Delta log: exact numbers, and one canonical text.
 
 Guarantees:
 
@@ -8,7 +8,7 @@ Guarantees:
 - `dumps` is canonical: equal values give equal text, whatever the order of keys or the way a
   number was written. Objects are sorted by key (by code point), separators are compact, text is
   left unescaped except where JSON demands it.
-- `freeze` turns what a user passes into exactly the values that `loads` would have produced.
+- `freeze` converts values of a user to exactly those that `loads` would return.
 
 How a number that is not an `int` prints: its exact decimal value, trailing zeros removed, always
 with a fraction (`100.0`, never `100`), plain while 1e-7 <= |x| < 1e21 and otherwise as
@@ -251,7 +251,7 @@ _decode: Final[Callable[[str], Any]] = json.JSONDecoder(
 
 
 def _needs_own_writer(value: Any) -> bool:
-    """Tell whether the C encoder would not do; refuses what no encoder may write."""
+    """Whether the C encoder is not sufficient; refuses values that JSON does not have."""
     kind = type(value)
     if kind is str or kind is int or kind is bool or value is None:
         return False

@@ -1,14 +1,17 @@
-"""Values of any column type as 64-bit integers in the same order, for indexes over bounds.
+"""Maps values of any column type to 64-bit integers in the same order, for indexes over bounds.
 
 Guarantees:
 
 - `order_key` never reverses two values of one type: a <= b means key(a) <= key(b). Different values
-  may share a key (long strings, decimals of very many digits); `has_own_key` tells. Keys of two
-  types have nothing to do with each other: when the type of a column changes, so do its keys.
+  may share a key (long strings, decimals of very many digits); see `has_own_key`. Keys of two
+  types are not comparable: when the type of a column changes, so do its keys.
 - `bounds_keys` hold the key of every value of a file that is not null. What is unknown or cannot
   be relied on gives the full range; where no value is, the range overlaps no other. A maximum of
-  floats may ignore NaN, as in the statistics that it comes from: whoever looks for NaN (anything
-  above a number) must not rely on it.
+  floats may ignore NaN, as in the statistics that it comes from: a search for NaN (anything above
+  a number) must not rely on it.
+- Texts share the range by the frequency of their characters, in the order of code points: a digit
+  takes 4.7 bits, a lower-case letter 6.7, a Chinese character 20. A key distinguishes 13 digits,
+  9 letters or 3 Chinese characters.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ _SPECIAL: Final = {
 
 
 class _Wrong(ValueError):  # noqa: N818 -- reworded before it leaves this module
-    """Says why a value does not fit."""
+    """A value that does not fit its type."""
 
 
 def encode_partition_value(value: Any, type: DataType) -> str | None:  # noqa: A002

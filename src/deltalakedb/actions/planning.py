@@ -1,9 +1,9 @@
-"""Planned columns: the few whose bounds the catalog keeps beside each file, typed and narrow.
+"""Planned columns: the columns whose bounds the catalog has as typed keys of each file.
 
-A condition on a planned column finds its files by an index instead of reading the statistics of
-all. There is room for `SLOTS` of them: those that the table property `deltalakedb.planningColumns`
-lists, then the partition columns in their order. The plan follows from the metadata alone, so every
-writer of a version agrees on it; the catalog keeps the plan that its keys were made by, as text.
+A condition on a planned column uses an index instead of the statistics of all files. There is room
+for `SLOTS` of them: those that the table property `deltalakedb.planningColumns` lists, then the
+partition columns in their order. The plan follows from the metadata alone, so every writer
+of a version agrees on it; the catalog stores the plan of its keys as text.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SLOTS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class PlannedColumn:
-    """A leaf column whose bounds are kept; `physical` is its path in statistics and data files."""
+    """A leaf column with bounds; `physical` is its path in statistics and data files."""
 
     physical: ColumnPath
     type: DataType
@@ -84,7 +84,7 @@ def plan_text(plan: Plan) -> str | None:
 
 
 def has_order(data_type: DataType) -> bool:
-    """Whether values of the type can be kept as a range."""
+    """Whether values of the type have order keys."""
     return has_order_key(data_type) and data_type != BINARY  # statistics have no bounds of bytes
 
 
@@ -95,7 +95,7 @@ def _listed(
     partition_columns: tuple[str, ...],
     listed: str | None,
 ) -> tuple[Plan, str]:
-    """The plan, and what is wrong with the property, if anything is."""
+    """Return the plan, and the problem of the property, if there is one."""
     if not partition_columns and listed is None:
         return (), ""
     schema = StructType(()) if schema_string is None else schema_from_json(schema_string)

@@ -28,7 +28,7 @@ _OPEN_PREFIXES: Final = (
 
 
 class _Invalid(Exception):  # noqa: N818 -- reworded before it leaves this module
-    """Says what the value should be."""
+    """A value that is not valid; the message is the valid form."""
 
 
 def _boolean(text: str) -> bool:
@@ -162,7 +162,7 @@ def check_properties(configuration: Mapping[str, str]) -> None:
 
 
 def spelled(name: str) -> str:
-    """A name with the letters that it is known by, where whoever passes it on mixes up their case.
+    """Return the known spelling of a name; drivers and engines may change its case.
 
     Names that are not known stay as they are.
     """
@@ -238,7 +238,7 @@ class TableProperties:
 
     @property
     def column_mapping_max_id(self) -> int:
-        """The highest column id ever given; it only grows."""
+        """The highest column id ever assigned; it only grows."""
         return int(self.value("delta.columnMapping.maxColumnId"))
 
     @property
@@ -264,12 +264,12 @@ class TableProperties:
 
     @property
     def log_retention(self) -> timedelta:
-        """How long history is kept."""
+        """The retention of the history."""
         return self._duration("delta.logRetentionDuration")
 
     @property
     def set_transaction_retention(self) -> timedelta | None:
-        """How long app transactions are kept; None for ever."""
+        """The retention of app transactions; None for ever."""
         value = self.value("delta.setTransactionRetentionDuration")
         return value if isinstance(value, timedelta) else None
 

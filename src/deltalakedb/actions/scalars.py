@@ -1,4 +1,4 @@
-"""Exact decimals at the scale of their column."""
+"""Scalar values: exact decimals, single-precision floats, dates and timestamps of the log."""
 
 from __future__ import annotations
 

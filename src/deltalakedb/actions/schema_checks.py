@@ -1,4 +1,4 @@
-"""Rules that a schema must keep before a table may have it, and column mapping for new tables."""
+"""Checks of table schemas, and column mapping for new tables."""
 
 from __future__ import annotations
 

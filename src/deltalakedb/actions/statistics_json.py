@@ -1,4 +1,4 @@
-"""The text of single bounds: how a value is cut and written, and how hostile JSON is read."""
+"""The JSON of single bounds: truncating and writing values, and reading untrusted JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deltalakedb.actions.scalars import fit_decimal, shortest_float32
 
 
 class _Unknown:
-    """The one value that stands for a bound nobody can rely on."""
+    """The value for a bound that is not reliable."""
 
     __slots__ = ()
 

@@ -2,7 +2,7 @@
 
 Guarantees:
 
-- Nothing that a log line said is lost. Each value ends in `extra`, a mapping in the protocol's
+- No content of a log line is lost. Each value ends in `extra`, a mapping in the protocol's
   own spelling of the fields this release does not know, and of known optional fields that were
   present as an explicit `null`. A typed field that is set always wins over its entry in `extra`.
 - `Metadata.extra["format"]`, where present, holds the unknown fields of the `format` object.
@@ -113,7 +113,7 @@ class RemoveFile:
 
 
 CHANGE_TYPE: Final = "_change_type"
-"""The column of change data that says what happened to a row; it has no id of its own."""
+"""The column of change data with the kind of change; it has no column id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class CommitInfo:
 
     @property
     def timestamp(self) -> int | None:
-        """When the writer says it committed, in epoch milliseconds."""
+        """The commit time of the writer, in epoch milliseconds."""
         return self._integer("timestamp")
 
     @property
@@ -289,7 +289,7 @@ class Sidecar:
 
 @dataclass(frozen=True, slots=True)
 class UnknownAction:
-    """An action this release does not know: kept, written back, and otherwise ignored."""
+    """An unknown action: preserved, written back, and otherwise ignored."""
 
     name: str
     value: Any

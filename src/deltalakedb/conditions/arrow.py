@@ -1,11 +1,11 @@
-"""A condition as a `pyarrow.compute.Expression`.
+"""Parses conditions that are a `pyarrow.compute.Expression`.
 
-pyarrow shows no tree of an expression, but it can write one: pickling gives an Arrow file whose
-only row holds the literals, typed, and whose schema has the calls as key-value metadata, in order.
-That is exact and needs no schema; the text of an expression is ambiguous, and Substrait binds the
-expression to a schema first, which fails for literals of another type.
+pyarrow has no API for the tree of an expression, but it serialises one: pickling gives an Arrow
+file whose only row holds the typed literals, and whose schema has the calls as key-value metadata,
+in order. This is exact and needs no schema; the text of an expression is ambiguous, and Substrait
+binds the expression to a schema first, which fails for literals of another type.
 
-The keys repeat, and pyarrow gives metadata as a dict, so they are read through Arrow's C data
+The keys repeat, and pyarrow returns metadata as a dict, so they are read through Arrow's C data
 interface, whose layout is fixed.
 """
 
@@ -164,7 +164,7 @@ def _split(node: _Node) -> Split[_Node] | None:
 
 
 class _Leaf:
-    """Binds what is no AND, OR or NOT."""
+    """Binds the leaves of a condition: everything but AND, OR and NOT."""
 
     def __init__(self, binder: Binder) -> None:
         self._binder = binder

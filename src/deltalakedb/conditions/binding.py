@@ -1,8 +1,8 @@
-"""Names and literals of a condition against the schema of the table.
+"""Binds the names and literals of a condition to the schema of the table.
 
-Every form of `where` goes through here, so that all of them mean the same. Each method gives the
-rows for which a test is true, or with `negated` those for which its opposite is true; a test that
-is null for a row is neither.
+Every form of `where` uses these methods, so that all forms have the same semantics. Each method
+returns a predicate for the rows for which a test is true, or with `negated` those for which its
+opposite is true; a test that is null is neither.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Binder:
         negated: bool = False,
         nulls: NullMatching = "sql",
     ) -> Predicate:
-        """`column IN (literals)`; `nulls` says what null means there."""
+        """`column IN (literals)`; `nulls` is the semantics of null in the list."""
         listed = list(literals)
         places = [self._place(column, literal) for literal in listed]
         has_null = None in places

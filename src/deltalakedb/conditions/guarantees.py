@@ -1,7 +1,7 @@
-"""What is known of files and row groups, as expressions, and which of them a filter can match.
+"""Guarantees of files and row groups as expressions, and whether a filter can match them.
 
-A guarantee is true for every row of its file or row group. pyarrow decides whether it leaves the
-filter any chance, so that names and types are the table's whatever the files call them.
+A guarantee is true for every row of its file or row group. pyarrow simplifies the filter by it;
+names and types are those of the table.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def names_in(expression: Any, schema: pa.Schema) -> set[str]:
 
 
 def matching(guarantees: Sequence[Any], condition: Any, schema: pa.Schema) -> list[int]:
-    """The positions of the guarantees under which `condition` can be true for some row."""
+    """Return the positions of the guarantees under which `condition` can be true."""
     form, here = pads.ParquetFileFormat(), LocalFileSystem()
     # Nothing is opened: a fragment is how pyarrow attaches a guarantee to a name.
     fragments = [
@@ -85,7 +85,7 @@ def _bounds(name: str, chunk: Any, field: Any) -> Any:
 
 
 def _is_ambiguous(scalar: Any) -> bool:
-    """Whether pyarrow's `==` says less than the value: of NaN, and of a zero with its sign."""
+    """Whether pyarrow's `==` does not identify the value: NaN, and the sign of zero."""
     value = scalar.as_py() if pa.types.is_floating(scalar.type) else None
     return value is not None and (math.isnan(value) or value == 0)
 

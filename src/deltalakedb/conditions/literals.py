@@ -1,6 +1,6 @@
-"""A literal among the values that a column can have.
+"""Compares a literal with the values that a column can have.
 
-`place` says where a literal of any kind lies: it is a value of the column, or between two of its
+`place` returns the position of a literal of any kind: a value of the column, between two of its
 values, or below or above all of them. Numbers are compared exactly, as SQL does for whole numbers
 and decimals; with float and double columns every number is a double first, as in Spark.
 """

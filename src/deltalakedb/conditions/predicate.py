@@ -1,7 +1,7 @@
-"""A condition on the rows of a table, bound to its schema: pure values.
+"""Predicates: conditions on the rows of a table, bound to its schema, as pure values.
 
 `where` in any of its forms (SQL text, a pyarrow expression, Spark filters) becomes a tree of these.
-A tree has no NOT: it was pushed down to the leaves, whose opposite is a leaf too. That is exact in
+A tree has no NOT: it is pushed down to the leaves, whose opposite is a leaf too. That is exact in
 SQL's three-valued logic, because a row counts only where the condition is true: a comparison with
 null is neither true nor false, and so is its opposite.
 """
@@ -106,7 +106,7 @@ class And:
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """Some part is true; at least two parts, none of them an Or or a Constant."""
+    """At least one part is true; there are two or more parts, none of them an Or or a Constant."""
 
     parts: tuple[Predicate, ...]
 

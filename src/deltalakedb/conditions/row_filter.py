@@ -1,4 +1,4 @@
-"""A condition as a pyarrow expression that keeps exactly the rows for which it is true.
+"""Converts a predicate to a pyarrow expression that selects exactly the matching rows.
 
 Columns have their logical names. NaN is greater than every number, as in Spark; a comparison with
 null is never true; text is ordered by code point.
@@ -95,7 +95,7 @@ def _one_of(predicate: OneOf, field: pc.Expression) -> pc.Expression:
             # The lookup goes by bits, where zero has a sign.
             values.append(-0.0)
     matches = pc.is_in(field, value_set=pa.array(values, arrow_type))
-    # The lookup says false for null, so its opposite would be true.
+    # The lookup is false for null, so its opposite would be true.
     return field.is_valid() & ~matches if predicate.negated else matches
 
 

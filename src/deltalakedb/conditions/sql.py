@@ -1,7 +1,7 @@
-"""A condition as SQL text, in Spark's dialect.
+"""Parses conditions in SQL text, in Spark's dialect.
 
-sqlglot reads the text; only the few forms named here are understood, and everything else is
-refused. Two quotes inside a text stand for one, as in Spark 4 and in every other SQL.
+sqlglot parses the text; only the forms named here are supported, and all others are refused. Two
+quotes inside a text stand for one, as in Spark 4 and in every other SQL.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _check_tokens(text: str, tokens: Sequence[Token]) -> None:
     if any(token.token_type is TokenType.SEMICOLON for token in tokens):
         raise _not_one(text)
     if any(token.comments for token in tokens):
-        # What is behind a comment mark would silently not count.
+        # The text after a comment mark would be ignored silently.
         raise InvalidConditionError(
             f"The condition {_short(text)} has a comment", fix="Leave the comment out"
         )
@@ -152,7 +152,7 @@ def _bare(node: exp.Expression) -> exp.Expression:
 
 
 class _Leaf:
-    """Binds what is no AND, OR or NOT."""
+    """Binds the leaves of a condition: everything but AND, OR and NOT."""
 
     def __init__(self, binder: Binder) -> None:
         self._binder = binder
@@ -179,7 +179,7 @@ class _Leaf:
         reader = self._readers.get(type(node))
         if reader is None:
             raise _unsupported(node)
-        # sqlglot says NOT LIKE with a mark on the node, and may do so for others.
+        # sqlglot marks the node of NOT LIKE, and may do so for others.
         return reader(node, negated=negated is not bool(node.args.get("negate")))
 
     def _comparison(self, node: exp.Expression, *, negated: bool) -> Predicate:

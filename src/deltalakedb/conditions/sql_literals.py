@@ -1,4 +1,4 @@
-"""Literals of SQL text as Python values.
+"""Converts literals of SQL text to Python values.
 
 A number with an exponent is a double and one with a point a decimal, as in Spark. A literal that
 is cast, such as `DATE '2026-11-01'`, `5L` or `CAST('1.5' AS DECIMAL(3,1))`, is converted where that
@@ -181,7 +181,7 @@ def _to_date(value: Any) -> Any:
 
 
 def _to_timestamp(value: Any) -> Any:
-    # Without a zone it stays wall-clock time: what zone that is, the column's binding says.
+    # Without a zone it stays wall-clock time; the binding of the column adds the zone.
     moment, zone = parse_moment(_to_text(value))
     return moment if zone is None else moment.replace(tzinfo=zone)
 

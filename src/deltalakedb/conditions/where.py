@@ -1,4 +1,8 @@
-"""`where` in any of its forms as one tree, bound to the schema of a table."""
+"""Parses `where` in any of its forms to a predicate bound to the schema of a table.
+
+Filters that Spark pushes down to a Python data source (`pyspark.sql.datasource`) are recognised by
+the names of their classes and attributes: pyspark is not imported.
+"""
 
 from __future__ import annotations
 
