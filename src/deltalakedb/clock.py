@@ -6,10 +6,7 @@ A catalog uses the clock of its database (`Dialect.now_ms`) unless it is opened 
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime, timedelta
-from typing import Final, Protocol
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+from typing import Protocol
 
 
 class Clock(Protocol):
@@ -72,12 +69,3 @@ class RemoteClock:
         assert self._reading is not None  # noqa: S101 - callers set it first
         now_ms, read_at = self._reading
         return now_ms + round((time.monotonic() - read_at) * 1000)
-
-
-def show_time(milliseconds: int) -> str:
-    """Format a time in ISO 8601, in UTC."""
-    try:
-        text = (_EPOCH + timedelta(milliseconds=milliseconds)).isoformat(timespec="milliseconds")
-    except OverflowError:  # beyond the year 9999
-        return f"{milliseconds} ms"
-    return text.replace("+00:00", "Z")

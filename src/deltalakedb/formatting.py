@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import overload
+from datetime import UTC, datetime, timedelta
+from typing import Final, overload
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def format_time(milliseconds: int) -> str:
+    """Format a time in ISO 8601, in UTC; times beyond the year 9999 are milliseconds."""
+    try:
+        text = (_EPOCH + timedelta(milliseconds=milliseconds)).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return f"{milliseconds} ms"
+    return text.replace("+00:00", "Z")
 
 
 @overload
@@ -11,14 +22,8 @@ def moment(milliseconds: int) -> str: ...
 @overload
 def moment(milliseconds: None) -> None: ...
 def moment(milliseconds: int | None) -> str | None:
-    """Format a time in ISO 8601, in UTC."""
-    if milliseconds is None:
-        return None
-    try:
-        at = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    except (OverflowError, ValueError):  # beyond the year 9999
-        return f"{milliseconds} ms"
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """Format a time that may be missing."""
+    return None if milliseconds is None else format_time(milliseconds)
 
 
 def size(count: int) -> str:

@@ -36,7 +36,7 @@ from deltalakedb.operations import alter
 from deltalakedb.operations.append import check_write, create_as
 from deltalakedb.snapshot import Snapshot, open_snapshot
 from deltalakedb.snapshot.page_builder import after_commit, during_import
-from deltalakedb.staging.sources import source_of
+from deltalakedb.staging.stage import source_of
 from deltalakedb.storage import (
     Storage,
     normalise_location,

@@ -28,8 +28,8 @@ from deltalakedb.actions.datatypes import (
     MapType,
     StructField,
     StructType,
+    schema_to_json,
 )
-from deltalakedb.actions.schema_json import schema_to_json
 from deltalakedb.errors import InvalidArgumentError, InvalidSchemaError
 
 EVERYTHING = StructType(

@@ -13,6 +13,7 @@ from deltalakedb.actions.datatypes import (
     MapType,
     StructField,
     StructType,
+    schema_to_json,
 )
 from deltalakedb.actions.features import (
     FEATURES,
@@ -30,7 +31,6 @@ from deltalakedb.actions.features import (
     without,
     writer_features,
 )
-from deltalakedb.actions.schema_json import schema_to_json
 from deltalakedb.errors import ConfigurationError, InvalidActionError, UnsupportedFeatureError
 
 

@@ -22,10 +22,9 @@ from deltalakedb.actions import (
     serialise_commit,
     to_dict,
 )
-from deltalakedb.actions.datatypes import physical_name
+from deltalakedb.actions.datatypes import physical_name, schema_from_json, schema_to_json
 from deltalakedb.actions.features import check_readable
 from deltalakedb.actions.partition import decode_partition_value
-from deltalakedb.actions.schema_json import schema_from_json, schema_to_json
 from deltalakedb.actions.statistics import parse_stats
 from deltalakedb.errors import UnsupportedFeatureError
 

@@ -19,9 +19,10 @@ from deltalakedb.actions.datatypes import (
     column_id,
     max_column_id,
     physical_name,
+    schema_from_json,
+    schema_to_json,
 )
 from deltalakedb.actions.schema_checks import assign_column_mapping, check_schema
-from deltalakedb.actions.schema_json import schema_from_json, schema_to_json
 from deltalakedb.errors import InvalidSchemaError
 
 

@@ -18,8 +18,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from deltalakedb.actions.datatypes import StructField, physical_name
-from deltalakedb.actions.schema_json import schema_to_json
+from deltalakedb.actions.datatypes import StructField, physical_name, schema_to_json
 from deltalakedb.clock import ManualClock
 from deltalakedb.table import Table
 from interop.data_files import hide_rows, live_files, remove_file, write_rows

@@ -35,6 +35,8 @@ from deltalakedb.actions.datatypes import (
     MapType,
     StructField,
     StructType,
+    schema_from_json,
+    schema_to_json,
 )
 from deltalakedb.actions.partition import (
     decode_partition_value,
@@ -45,7 +47,6 @@ from deltalakedb.actions.partition import (
     partition_path,
 )
 from deltalakedb.actions.properties import format_interval, parse_interval
-from deltalakedb.actions.schema_json import schema_from_json, schema_to_json
 from deltalakedb.actions.statistics import Statistics, encode_stats, parse_stats
 from deltalakedb.actions.statistics_json import truncate_max, truncate_min
 from deltalakedb.actions.z85 import decode, encode

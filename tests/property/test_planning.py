@@ -19,10 +19,16 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
-from deltalakedb.actions.datatypes import STRING, ColumnPath, StructField, StructType, physical_name
+from deltalakedb.actions.datatypes import (
+    STRING,
+    ColumnPath,
+    StructField,
+    StructType,
+    physical_name,
+    schema_to_json,
+)
 from deltalakedb.actions.partition import encode_partition_value
 from deltalakedb.actions.planning import PLANNING_COLUMNS, has_order
-from deltalakedb.actions.schema_json import schema_to_json
 from deltalakedb.actions.statistics import Statistics, encode_stats
 from deltalakedb.conditions import planned
 from deltalakedb.lake import Lake

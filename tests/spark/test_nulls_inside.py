@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 import deltalakedb
-from deltalakedb.actions.schema_json import schema_to_json
+from deltalakedb.actions.datatypes import schema_to_json
 from deltalakedb.errors import ConstraintViolatedError
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import LongType, StructType
 
 import deltalakedb
-from deltalakedb.actions.schema_json import schema_to_json
+from deltalakedb.actions.datatypes import schema_to_json
 from deltalakedb.errors import ConfigurationError, MetadataChangedError, SourceChangedError
 from deltalakedb.lake import Lake
 from deltalakedb.spark.source.datasource import DeltaLakeDbSource

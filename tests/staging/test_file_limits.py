@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from deltalakedb.actions import Metadata
 from deltalakedb.actions.arrow import schema_from_any
-from deltalakedb.actions.schema_json import schema_to_json
+from deltalakedb.actions.datatypes import schema_to_json
 from deltalakedb.staging.layout import CODECS, StagePlan
 from deltalakedb.staging.stage import stage
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 import deltalakedb
-from deltalakedb.clock import ManualClock, RemoteClock, SystemClock, show_time
+from deltalakedb.clock import ManualClock, RemoteClock, SystemClock
 from deltalakedb.errors import ClockError
+from deltalakedb.formatting import format_time
 from deltalakedb.lake import Lake
 from deltalakedb.store.url import Engine
 
@@ -55,7 +56,7 @@ def test_commits_have_the_time_of_the_database_or_none(
             table.commit([add("b")])
         assert table.refresh() == 1
     assert "2099-01-01T00:00:00" in str(caught.value)
-    assert show_time(right)[:10] in str(caught.value)
+    assert format_time(right)[:10] in str(caught.value)
 
 
 def test_a_process_whose_clock_jumps_is_refused_too(
@@ -103,8 +104,8 @@ def test_after_a_commit_in_the_future_commits_go_on_with_a_warning(
     (told,) = [one for one in caplog.records if one.__dict__.get("event") == "commit_time_ahead"]
     fields = told.__dict__["fields"]
     assert fields["table"] == "sales.orders"
-    assert fields["newest_commit"] == show_time(ahead)
-    assert fields["clock"] == show_time(clock.now_ms())
+    assert fields["newest_commit"] == format_time(ahead)
+    assert fields["clock"] == format_time(clock.now_ms())
 
 
 def test_reading_the_clock_takes_no_second_connection(engine: Engine, url: str) -> None:

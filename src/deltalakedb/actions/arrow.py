@@ -43,9 +43,9 @@ from deltalakedb.actions.datatypes import (
     StructType,
     column_id,
     physical_name,
+    schema_from_json,
 )
 from deltalakedb.actions.schema_checks import MAX_PRECISION
-from deltalakedb.actions.schema_json import schema_from_json
 from deltalakedb.errors import InvalidActionError, InvalidArgumentError, InvalidSchemaError
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ from deltalakedb.actions.datatypes import (
     StructField,
     StructType,
     physical_name,
+    schema_from_json,
     was_float,
     without_physical_names,
 )
 from deltalakedb.actions.order_keys import has_order_key
-from deltalakedb.actions.schema_json import schema_from_json
 from deltalakedb.actions.statistics import parse_column_list
 from deltalakedb.actions.values import Metadata
 from deltalakedb.errors import ConfigurationError, InvalidSchemaError

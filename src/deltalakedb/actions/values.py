@@ -20,8 +20,12 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from deltalakedb.actions import z85
-from deltalakedb.actions.datatypes import PHYSICAL_NAME, StructType, without_physical_names
-from deltalakedb.actions.schema_json import schema_from_json
+from deltalakedb.actions.datatypes import (
+    PHYSICAL_NAME,
+    StructType,
+    schema_from_json,
+    without_physical_names,
+)
 from deltalakedb.errors import InvalidActionError
 
 _UUID_CHARACTERS: Final = 20

@@ -22,8 +22,8 @@ from packaging.utils import canonicalize_name
 from deltalakedb.cli.check import Check
 from deltalakedb.cli.output import as_commands
 from deltalakedb.cli.spark_check import check_spark
-from deltalakedb.clock import show_time
 from deltalakedb.errors import DeltaLakeDbError, StorageError
+from deltalakedb.formatting import format_time
 from deltalakedb.spark.java import java_home
 from deltalakedb.storage import Storage, local_path, normalise_location, open_storage
 from deltalakedb.store import Store
@@ -314,7 +314,7 @@ def _future(store: Store, now: int) -> Iterator[Check]:
         yield Check(
             "commit times",
             "warning",
-            f"The newest commit is of {show_time(newest)}, and it is {show_time(now)} now",
+            f"The newest commit is of {format_time(newest)}, and it is {format_time(now)} now",
             "A clock was ahead, or this one is behind. Set it; commits of that table go on a "
             "millisecond at a time until then",
         )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from deltalakedb.clock import show_time
 from deltalakedb.deltalog.names import LOG, commit_key
 from deltalakedb.errors import ClockError
+from deltalakedb.formatting import format_time
 
 if TYPE_CHECKING:
     from deltalakedb.storage import Storage
@@ -38,8 +38,8 @@ def check_ahead(
     if now - theirs > _AHEAD_MS:
         whose = "database" if store.dialect.engine == "postgres" else "machine"
         raise ClockError(
-            f"The clock of this {whose} says {show_time(now)}, and that of {storage.location} says "
-            f"{show_time(theirs)}",
+            f"The clock of this {whose} says {format_time(now)}, and that of {storage.location} "
+            f"says {format_time(theirs)}",
             why="By a clock that is ahead, files would be too old that are still needed; nothing "
             "was deleted",
             fix="Set the clock, then try again",

@@ -25,6 +25,7 @@ from deltalakedb.actions.datatypes import (
     MapType,
     StructField,
     StructType,
+    schema_to_json,
     with_nulls,
 )
 from deltalakedb.actions.features import protocol_for, required_features, upgrade
@@ -36,7 +37,6 @@ from deltalakedb.actions.properties import (
     check_properties,
 )
 from deltalakedb.actions.schema_checks import assign_column_mapping
-from deltalakedb.actions.schema_json import schema_to_json
 from deltalakedb.arguments import optional_text, require_names, require_texts, short_repr
 from deltalakedb.conditions.where import parse_where
 from deltalakedb.errors import (

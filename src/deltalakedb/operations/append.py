@@ -28,7 +28,7 @@ from deltalakedb.errors import ConfigurationError, InvalidSchemaError, Unsupport
 from deltalakedb.operations.alter import replace_columns, widen_columns
 from deltalakedb.staging.constraints import ENFORCED
 from deltalakedb.staging.layout import StagePlan
-from deltalakedb.staging.sources import Source, source_of
+from deltalakedb.staging.stage import Source, source_of
 from deltalakedb.storage import delete_leftovers
 from deltalakedb.transaction.commit import (
     AppTxn,

@@ -25,6 +25,7 @@ from deltalakedb.actions.datatypes import (
     MapType,
     StructField,
     StructType,
+    schema_to_json,
     with_nulls,
 )
 from deltalakedb.actions.features import protocol_for
@@ -35,7 +36,6 @@ from deltalakedb.actions.partition import (
     encode_partition_value,
     encode_path,
 )
-from deltalakedb.actions.schema_json import schema_to_json
 from deltalakedb.actions.statistics import Statistics, encode_stats
 from deltalakedb.errors import (
     ConfigurationError,

@@ -47,8 +47,7 @@ from deltalakedb.operations.append import (
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.staging.change_data import ChangeData
 from deltalakedb.staging.layout import StagePlan
-from deltalakedb.staging.sources import source_of
-from deltalakedb.staging.stage import stage
+from deltalakedb.staging.stage import source_of, stage
 from deltalakedb.storage import delete_leftovers
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.commit import Commit, Guarantees, Operation, write_metrics

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.actions import Action, DomainMetadata
 from deltalakedb.actions.clustering import DOMAIN, FEATURE, clustering_domain
+from deltalakedb.actions.datatypes import schema_from_json
 from deltalakedb.actions.features import protocol_for, required_features, upgrade
 from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.actions.properties import check_properties
-from deltalakedb.actions.schema_json import schema_from_json
 from deltalakedb.arguments import optional_text, require_names, require_texts
 from deltalakedb.operations.alter import as_text, check_constraints, mapped_columns
 from deltalakedb.operations.append import remove_of, rows_of_files

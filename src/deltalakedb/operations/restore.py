@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.actions import Action, DomainMetadata, Metadata
 from deltalakedb.actions.clustering import DOMAIN as CLUSTERING
-from deltalakedb.actions.datatypes import StructField, StructType, physical_name
+from deltalakedb.actions.datatypes import StructField, StructType, physical_name, schema_to_json
 from deltalakedb.actions.file_paths import vector_path
-from deltalakedb.actions.schema_json import schema_to_json
 from deltalakedb.errors import DataFileMissingError
 from deltalakedb.operations.append import add_of, remove_of, rows_of_files
 from deltalakedb.reading.data_files import descriptor_of

@@ -19,7 +19,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions.properties import TableProperties, parse_interval
-from deltalakedb.clock import show_time
 from deltalakedb.errors import (
     CatalogBusyError,
     CommitOutcomeUnknownError,
@@ -28,6 +27,7 @@ from deltalakedb.errors import (
     InvalidArgumentError,
     Option,
 )
+from deltalakedb.formatting import format_time
 from deltalakedb.mirror.checkpoint_source import milliseconds
 from deltalakedb.mirror.clock_check import check_ahead
 from deltalakedb.retention.archive import (
@@ -236,7 +236,7 @@ def _cutoff(now: int, older_than: OlderThan, retention: timedelta) -> int:
         cutoff = now - milliseconds(age)
     if cutoff > now:
         raise ConfigurationError(
-            f"{Option('older_than', older_than)} lies in the future ({show_time(cutoff)})",
+            f"{Option('older_than', older_than)} lies in the future ({format_time(cutoff)})",
             fix="Pass a length of time that is not negative, or a time in the past",
         )
     return cutoff

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from deltalakedb.actions import Metadata, Protocol
-from deltalakedb.clock import show_time
 from deltalakedb.errors import (
     ConfigurationError,
     CorruptCatalogError,
@@ -17,6 +16,7 @@ from deltalakedb.errors import (
     Option,
     VersionNotFoundError,
 )
+from deltalakedb.formatting import format_time
 from deltalakedb.store import Counts
 from deltalakedb.store.table_lookup import not_registered
 from deltalakedb.store.versions import Known, OpenedVersion, available_versions, open_version
@@ -128,7 +128,9 @@ def _outside(
     if not there:
         return _incomplete(table, 0)
     (first, first_at), (last, last_at) = there[0], there[-1]
-    span_text = f"It has versions {first} ({show_time(first_at)}) to {last} ({show_time(last_at)})"
+    span_text = (
+        f"It has versions {first} ({format_time(first_at)}) to {last} ({format_time(last_at)})"
+    )
     if moment is None:
         return VersionNotFoundError(
             f"Table {table.name!r} has no version {version}",
@@ -136,7 +138,7 @@ def _outside(
             fix="Choose one of those, or leave the version out for the newest",
         )
     return VersionNotFoundError(
-        f"Table {table.name!r} has no version at {show_time(moment)}",
+        f"Table {table.name!r} has no version at {format_time(moment)}",
         why=f"That is {'before the first' if moment < first_at else 'after the last'} commit. "
         f"{span_text}",
         fix="Choose a time in between, or leave the timestamp out for the newest version",

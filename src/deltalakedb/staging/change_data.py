@@ -7,8 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from deltalakedb.actions import AddFile, CdcFile
-from deltalakedb.actions.datatypes import STRING, StructField, StructType, with_nulls
-from deltalakedb.actions.schema_json import schema_to_json
+from deltalakedb.actions.datatypes import (
+    STRING,
+    StructField,
+    StructType,
+    schema_to_json,
+    with_nulls,
+)
 from deltalakedb.actions.values import CHANGE_TYPE
 from deltalakedb.staging.layout import StagePlan
 from deltalakedb.staging.stage import Stager

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final, Self
 from deltalakedb.actions import Action, DomainMetadata, Metadata, Protocol
 from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.actions.planning import Plan, plan_of, plan_text
-from deltalakedb.clock import show_time
 from deltalakedb.errors import ClockError, CorruptCatalogError
+from deltalakedb.formatting import format_time
 from deltalakedb.storage import check_options
 from deltalakedb.store.migrate import Migrator
 from deltalakedb.store.queries import rewrite
@@ -149,8 +149,8 @@ class Store:
         if now - newest <= LONGEST_IDLE_MS:
             return
         raise ClockError(
-            f"The clock of this machine says {show_time(now)}, and the newest time in the catalog "
-            f"is {show_time(newest)}",
+            f"The clock of this machine says {format_time(now)}, and the newest time in the "
+            f"catalog is {format_time(newest)}",
             why="A commit so far ahead could not be taken back, and whatever is kept for some days "
             "would be too old; nothing was done",
             fix="Set the clock. If it is right, and the catalog was idle for so long, connect once "

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from deltalakedb.clock import show_time
+from deltalakedb.formatting import format_time
 from deltalakedb.store.store import LONGEST_IDLE_MS
 from deltalakedb.telemetry import warning
 
@@ -51,8 +51,8 @@ class CommitTimes:
                 lambda: {
                     "table": table.name,
                     "table_id": table.table_id,
-                    "newest_commit": show_time(previous),
-                    "clock": show_time(now),
+                    "newest_commit": format_time(previous),
+                    "clock": format_time(now),
                     "error": "The newest commit is later than the clock says. Until the clock gets "
                     "there, each commit is a millisecond after the one before",
                 },

@@ -19,7 +19,7 @@ from deltalakedb.actions import (
     RemoveFile,
     Txn,
 )
-from deltalakedb.actions.schema_json import schema_from_json
+from deltalakedb.actions.datatypes import schema_from_json
 from deltalakedb.deltalog.checkpoint_file import CheckpointFile
 from deltalakedb.deltalog.checkpoint_rows import (
     ADD_COLUMNS,

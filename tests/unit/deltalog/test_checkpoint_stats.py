@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltalakedb.actions.datatypes import StructType
-from deltalakedb.actions.schema_json import schema_from_json
+from deltalakedb.actions.datatypes import StructType, schema_from_json
 from deltalakedb.deltalog.checkpoint_rows import StatsParser, spread
 from deltalakedb.deltalog.checkpoints import stats_from_struct
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from deltalakedb.actions import AddFile, CheckpointMetadata, Metadata, Protocol, RemoveFile
-from deltalakedb.actions.schema_json import schema_from_json
+from deltalakedb.actions.datatypes import schema_from_json
 from deltalakedb.deltalog.checkpoints import (
     check_header,
     read_control_actions,

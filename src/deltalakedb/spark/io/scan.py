@@ -30,11 +30,11 @@ from deltalakedb.actions.datatypes import (
     StructType,
     column_id,
     physical_name,
+    schema_to_json,
     with_nulls,
 )
 from deltalakedb.actions.partition import decode_partition_value, decode_path, partition_directory
 from deltalakedb.actions.properties import TableProperties
-from deltalakedb.actions.schema_json import schema_to_json
 from deltalakedb.conditions.predicate import Opaque, Predicate
 from deltalakedb.conditions.where import parse_where
 from deltalakedb.errors import InvalidConditionError, UnsupportedFeatureError

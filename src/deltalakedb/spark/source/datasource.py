@@ -25,9 +25,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType as SparkStruct
 
-from deltalakedb.actions.datatypes import StructType, physical_name, with_nulls
+from deltalakedb.actions.datatypes import (
+    StructType,
+    physical_name,
+    schema_from_json,
+    schema_to_json,
+    with_nulls,
+)
 from deltalakedb.actions.properties import TableProperties
-from deltalakedb.actions.schema_json import schema_from_json, schema_to_json
 from deltalakedb.conditions.where import parse_where
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.reading.dataset import open_dataset

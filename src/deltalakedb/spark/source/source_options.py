@@ -10,9 +10,8 @@ from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
 import deltalakedb
-from deltalakedb.actions.datatypes import with_nulls
+from deltalakedb.actions.datatypes import schema_from_json, schema_to_json, with_nulls
 from deltalakedb.actions.properties import spelled
-from deltalakedb.actions.schema_json import schema_from_json, schema_to_json
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.operations.append import Matching
 from deltalakedb.spark.api.query_text import without_alias
