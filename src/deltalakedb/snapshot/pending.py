@@ -1,4 +1,4 @@
-"""A table as a transaction will leave it, for what it does next; nothing of it is committed."""
+"""Pending snapshots: a table with the uncommitted actions of a transaction."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _FEW: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class PendingSnapshot(Snapshot):
-    """A snapshot with files added and removed that no commit has named yet.
+    """A snapshot with files added and removed that are not committed yet.
 
-    A condition lists every file that was added: whoever asks looks at their rows anyway.
+    A condition lists every added file: its caller filters the rows anyway.
     """
 
     _added: tuple[AddFile, ...] = field(default=(), repr=False, compare=False)
@@ -69,7 +69,7 @@ class PendingSnapshot(Snapshot):
 
 
 def live_among(snapshot: Snapshot, files: set[File]) -> set[File]:
-    """Those of some files that a snapshot has."""
+    """Return those of `files` that are live in a snapshot."""
     if len(files) <= _FEW:
         return {file for file in files if snapshot.has_file(*file)}
     listed = snapshot.files(columns=["path", "dv_id"])
@@ -77,9 +77,9 @@ def live_among(snapshot: Snapshot, files: set[File]) -> set[File]:
 
 
 def pending(snapshot: Snapshot, actions: Sequence[Action], new: Collection[File]) -> Snapshot:
-    """A snapshot as it is once actions are committed on top of it.
+    """Return a snapshot with actions applied on top of it.
 
-    Files of `new` are known not to be live yet.
+    Files of `new` are not live yet.
     """
     import pyarrow as pa
 
@@ -98,7 +98,7 @@ def pending(snapshot: Snapshot, actions: Sequence[Action], new: Collection[File]
                 added.append(action)
             case RemoveFile():
                 gone.add((action.path, action.dv_id))
-    # One that is live already is there once, with what is said of it now.
+    # A file that is live already is listed once, as the new action describes it.
     gone |= live_among(snapshot, {(add.path, add.dv_id) for add in added} - gone - set(new))
     live = snapshot.num_files - len(gone) + len(added)
     removed = pa.table(
@@ -112,7 +112,7 @@ def pending(snapshot: Snapshot, actions: Sequence[Action], new: Collection[File]
         metadata,
         protocol,
         snapshot.counts._replace(live_files=live),
-        snapshot._store,  # noqa: SLF001 - one of its own kind
+        snapshot._store,  # noqa: SLF001 - the same class
         tuple(added),
         removed,
     )

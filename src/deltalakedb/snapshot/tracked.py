@@ -1,8 +1,7 @@
-"""A snapshot that reports what is read of it, for a transaction that depends on its reads.
+"""Snapshots that report their reads, for a transaction that depends on them.
 
-Files and rows are reported with the condition that they were asked for, and how many files there
-are as a read of the whole table. What names the snapshot (its version and time) and its metadata is
-not reported, nor are app transactions and metadata domains.
+Files and rows are reported with their condition, and the number of files as a read of the whole
+table. Version, time, metadata, app transactions and metadata domains are not reported.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ NOTHING_ELSE = Constant(value=False)
 
 @dataclass(frozen=True, slots=True)
 class WatchedSnapshot(Snapshot):
-    """As `Snapshot`; each read is passed to `_report`, before the caller gets its result."""
+    """Like `Snapshot`; each read is passed to `_report` before its result is returned."""
 
     _report: Report = field(repr=False, compare=False)
 
     @property
     def num_files(self) -> int:
-        """How many files are live."""
+        """The number of live files."""
         self._report(EVERYTHING, ())
         return self.counts.live_files
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes the live files have."""
+        """The size of the live files in bytes."""
         self._report(EVERYTHING, ())
         return self.counts.live_bytes
 
@@ -99,7 +98,7 @@ class WatchedSnapshot(Snapshot):
 
 
 def watched(snapshot: Snapshot, report: Report) -> WatchedSnapshot:
-    """The same snapshot, which passes what is read of it to `report`."""
+    """Return the same snapshot, which passes its reads to `report`."""
     return WatchedSnapshot(
         snapshot.table,
         snapshot.version,
@@ -107,6 +106,6 @@ def watched(snapshot: Snapshot, report: Report) -> WatchedSnapshot:
         snapshot.metadata,
         snapshot.protocol,
         snapshot.counts,
-        snapshot._store,  # noqa: SLF001 - one of its own kind
+        snapshot._store,  # noqa: SLF001 - the same class
         report,
     )

@@ -229,9 +229,8 @@ class DuckdbSession(Session):
             self._connection.execute(sql)
 
     def pages_at(self, table_id: str, version: int) -> Iterator[Row]:
-        # Some at a time: a result with all of them would be put together in memory first, and
-        # nobody could decode one while the next is read. As Arrow, not as bytes of Python: those
-        # are copied once more, to memory that is new each time.
+        # In chunks: one result would be assembled in memory first, and no page could be decoded
+        # while the next is read. As Arrow, not as bytes of Python, which would be copied again.
         pages = {row[0]: row[2:] for row in self.page_list_at(table_id, version)}
         numbers = list(pages)
         for start in range(0, len(numbers), _PAGES_AT_ONCE):
@@ -556,8 +555,8 @@ def _rollback(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def _close(connection: duckdb.DuckDBPyConnection) -> None:
-    # A statement that was interrupted ends with the next one only: until then the file stays open,
-    # and whoever opens it again in this process waits for ever.
+    # An interrupted statement ends with the next one: until then the file stays open, and opening
+    # it again in this process would wait for ever.
     _rollback(connection)
     connection.close()
 

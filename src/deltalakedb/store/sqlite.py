@@ -75,8 +75,8 @@ _PRAGMAS = {
 }
 # In KiB, as it is negative.
 _BULK_CACHE = -256 * 1024
-# SQLite keeps the locks of a file in the memory of the process. A child has a copy that says they
-# are held, by connections that it must not use: its own would rely on locks that nobody holds.
+# SQLite has the locks of a file in the memory of the process. A forked child has a copy in which
+# they are held by connections that it must not use: its own would rely on locks that do not exist.
 _open_in_parent: set[str] = set()
 _ONE_WRITER = "SQLite lets one process write at a time"
 

@@ -83,8 +83,8 @@ _PLAN_PAGE = 20_000
 class Store:
     """A catalog on one engine. Verbs that take a session run in the caller's transaction.
 
-    `storage_options` are those of the object stores that its tables lie in; the store only keeps
-    them for whoever reads or writes there.
+    `storage_options` are those of the object stores of its tables; the store only passes them to
+    readers and writers.
     """
 
     def __init__(
