@@ -14,6 +14,7 @@ pytest_plugins = [
     "support.published",
     "support.spark",
     "support.unprivileged",
+    "support.scheduling",
 ]
 
 if not SOAK:

@@ -11,6 +11,10 @@ from pyspark.sql import SparkSession
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.spark.java import java_home
 
+from support.profiles import SOAK
+
+_TESTS = Path(__file__).resolve().parents[1]
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
@@ -21,7 +25,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         pytest.skip(str(missing))
     # Executors run the Python of the tests, and not whatever is first on the PATH.
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = new_session(tmp_path_factory.mktemp("spark"))
+    options = {}
+    if not SOAK:
+        paths = (str(_TESTS), os.environ.get("PYTHONPATH"))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        options["spark.python.daemon.module"] = "support.spark_daemon"
+    session = new_session(tmp_path_factory.mktemp("spark"), **options)
     yield session
     session.stop()
 
