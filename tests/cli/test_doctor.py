@@ -350,7 +350,7 @@ def careless() -> Iterator[tuple[int, dict[str, bytes]]]:
     objects: dict[str, bytes] = {}
     handler = type("Handler", (_Careless,), {"objects": objects})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield server.server_address[1], objects
         server.shutdown()
 

@@ -9,7 +9,7 @@ SOAK = os.environ.get("DELTALAKEDB_SOAK") == "1"
 
 def load_hypothesis_profile() -> None:
     """Choose the number of examples; a deadline would measure the machine, not the code."""
-    settings.register_profile("dev", deadline=None)
+    settings.register_profile("dev", deadline=None, max_examples=50)
     settings.register_profile(
         "soak",
         deadline=None,

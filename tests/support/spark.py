@@ -25,12 +25,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         pytest.skip(str(missing))
     # Executors run the Python of the tests, and not whatever is first on the PATH.
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    options = {}
-    if not SOAK:
-        paths = (str(_TESTS), os.environ.get("PYTHONPATH"))
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        options["spark.python.daemon.module"] = "support.spark_daemon"
-    session = new_session(tmp_path_factory.mktemp("spark"), **options)
+    options = {} if SOAK else {"spark.python.daemon.module": "support.spark_daemon"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(_TESTS), prepend=os.pathsep)  # where the daemon lies
+        session = new_session(tmp_path_factory.mktemp("spark"), **options)
     yield session
     session.stop()
 
