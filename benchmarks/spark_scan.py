@@ -22,8 +22,8 @@ import deltalakedb
 from benchmarks.harness import Contestant, Report, compare, timed
 from benchmarks.spark_data import DELTA, OURS, PARQUET, check_same, generated, judge
 from benchmarks.spark_session import has_delta, session
-from deltalakedb.spark import DeltaTable
-from deltalakedb.spark.source.session_format import SWITCH
+from deltalakedb.spark import DeltaTable, enable
+from deltalakedb.spark.source.native_format import SWITCH
 
 GOAL = 1.10
 FORMATTED = "ours, spark.read"
@@ -83,6 +83,7 @@ def run(report: Report, *, quick: bool) -> None:
 
 
 def _formatted(spark: SparkSession, url: str, native: str) -> DataFrame:
+    enable(spark)
     spark.conf.set(SWITCH, native)
     return spark.read.format("deltalakedb").option("catalog", url).load("t")
 

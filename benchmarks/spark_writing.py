@@ -24,8 +24,8 @@ from benchmarks.harness import Contestant, Report, compare, timed
 from benchmarks.spark_data import DELTA, OURS, PARQUET, check_same, fingerprint, generated, judge
 from benchmarks.spark_session import has_delta, session
 from deltalakedb.lake import Lake
-from deltalakedb.spark import DeltaTable
-from deltalakedb.spark.source.session_format import SWITCH
+from deltalakedb.spark import DeltaTable, enable
+from deltalakedb.spark.source.native_format import SWITCH
 
 GOAL = 1.15
 FORMATTED = "ours, df.write"
@@ -96,6 +96,7 @@ class _Writers:
         self._ours(name)
         url = f"sqlite:///{self._folder}/lake.db"
         writer = self.source.write.format("deltalakedb").option("catalog", url).mode("append")
+        enable(self.source.sparkSession)
         self.source.sparkSession.conf.set(SWITCH, native)
         return lambda: writer.save(name)
 

@@ -193,6 +193,7 @@ def test_spark_is_started_and_asked_for_s3(
     code, found = doctor("--spark", "--location", f"s3://{s3_bucket}/lake", *options)
     assert code == 0, found
     assert (found["java"]["state"], found["spark"]["state"]) == ("ok", "ok")
+    assert found["spark internals"]["state"] == "ok"
     assert re.search(r"Spark 4\.\d.*counts 1", found["spark"]["found"])
     # The tests' Spark has S3A only where peers were fetched; either way it is told.
     s3a = found["spark on s3"]
@@ -221,14 +222,17 @@ def test_a_spark_that_does_not_start_is_told(
 
 def test_spark_on_s3_needs_hadoops_package(monkeypatch: pytest.MonkeyPatch) -> None:
     for has, state in ((True, "ok"), (False, "warning")):
-        told = {"spark": "4.2.0", "hadoop": "3.4.2", "rows": 1, "s3a": has}
+        told = {"spark": "4.2.0", "hadoop": "3.4.2", "rows": 1, "s3a": has, "broken": {}}
         script = f"print({json.dumps(told)!r})"
         monkeypatch.setattr(spark_check, "_COMMAND", (sys.executable, "-c", script))
-        _, s3 = spark_check.check_spark(["s3a://b/lake"], ready=True)
+        _, _, s3 = spark_check.check_spark(["s3a://b/lake"], ready=True)
         assert s3.state == state
         assert ("org.apache.hadoop:hadoop-aws:3.4.2" in s3.fix) is not has
-        (alone,) = spark_check.check_spark(["/data"], ready=True)
-        assert alone.state == "ok"
+        alone = list(spark_check.check_spark(["/data"], ready=True))
+        assert [(check.name, check.state) for check in alone] == [
+            ("spark", "ok"),
+            ("spark internals", "ok"),
+        ]
 
 
 @pytest.mark.parametrize(("theirs", "state"), [(500, "ok"), (61_000, "wrong"), (-61_000, "wrong")])

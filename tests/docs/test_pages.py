@@ -276,6 +276,7 @@ def test_a_page_works_in_an_empty_folder(page: str, read: Callable[..., Reader])
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("native_format")
 def test_the_page_about_spark_works_in_an_empty_folder(
     spark: SparkSession, read: Callable[..., Reader]
 ) -> None:
@@ -284,6 +285,7 @@ def test_the_page_about_spark_works_in_an_empty_folder(
 
 @pytest.mark.soak
 @pytest.mark.spark
+@pytest.mark.usefixtures("native_format")
 def test_all_pages_work_one_after_another_in_one_folder(
     spark: SparkSession, read: Callable[..., Reader]
 ) -> None:

@@ -38,7 +38,7 @@ class DyingSource(DeltaLakeDbSource):
         return "dying"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        writer = _DyingWriter(Target.planned(self._given, schema, overwrite=overwrite))
+        writer = _DyingWriter(Target.planned(self._options, schema, overwrite=overwrite))
         writer.death = self._death
         return writer
 

@@ -22,10 +22,12 @@ from deltalakedb.errors import (
 )
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
-from deltalakedb.spark.source.session_format import SWITCH
+from deltalakedb.spark.source.native_format import SWITCH
 from deltalakedb.table import Table
 
 from support.store import Catalogs
+
+pytestmark = pytest.mark.usefixtures("native_format")
 
 IDS = pa.schema([("id", pa.int64())])
 

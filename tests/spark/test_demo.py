@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltalakedb.demo import main, story
-from deltalakedb.demo.story import tell
-from deltalakedb.demo.telling import Telling
+from deltalakedb.demo.report import Report
+from deltalakedb.demo.story import run_demo
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.lake import Lake
 
@@ -47,14 +47,14 @@ def test_every_chapter_holds(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    telling = Telling()
+    report = Report()
     (tmp_path / "sitecustomize.py").write_text(SLOW_WORKER)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     place = tmp_path / "a folder"
     place.mkdir()
-    tell(telling, place, session=spark)
+    run_demo(report, place, session=spark)
     told = capsys.readouterr().out
-    assert telling.failed == 0, told
+    assert report.failed == 0, told
     assert [claim for claim in CLAIMS if claim not in told] == []
     # What it says in the end can be pasted, wherever one is and whatever is on the PATH.
     commands = [line for line in told.splitlines() if line.strip().startswith(sys.executable)]
@@ -97,9 +97,9 @@ def test_the_page_is_kept_until_somebody_interrupts(
     monkeypatch.setattr(story, "_until_interrupted", look_and_interrupt)
     url = f"sqlite:///{tmp_path}/lake.db"
     with Lake.connect(url) as lake:
-        telling = Telling()
-        end = partial(story._end, telling, tmp_path, url, keep=True)
-        story._operations_page(telling, lake, end, keep=True)
+        report = Report()
+        end = partial(story._end, report, tmp_path, url, keep=True)
+        story._operations_page(report, lake, end, keep=True)
     ((told, status),) = seen
     assert status == 200
     assert f"--catalog {url}" in told, "what to look at is told before"
@@ -121,9 +121,9 @@ def test_a_folder_that_is_in_use_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_what_did_not_hold_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    telling = Telling()
-    telling.check("the earth is flat", ok=False)
-    assert telling.failed == 1
+    report = Report()
+    report.check("the earth is flat", ok=False)
+    assert report.failed == 1
     assert "NOT TRUE: the earth is flat" in capsys.readouterr().out
 
 
@@ -144,8 +144,8 @@ def test_what_is_to_be_pasted_is_in_one_line(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    telling = Telling()
+    report = Report()
     long = "python -m deltalakedb tables --catalog sqlite:////a/long/path/to/a/catalog/lake.db"
-    telling.say(long)
-    telling.command(long)
+    report.say(long)
+    report.command(long)
     assert capsys.readouterr().out.splitlines().count(f"     {long}") == 1

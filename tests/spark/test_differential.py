@@ -23,6 +23,8 @@ from spark.story import FEED, SCHEMA, TYPES, VECTORS, Story
 
 from support.store import Catalogs
 
+pytestmark = pytest.mark.usefixtures("native_format")
+
 STEPS = 10
 STORIES = int(os.environ.get("DELTALAKEDB_STORIES", "36"))
 """Of the long form, with STEPS_OF_EACH operations each."""

@@ -12,9 +12,11 @@ import deltalakedb
 from deltalakedb.errors import SourceChangedError
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
-from deltalakedb.spark.source.session_format import SWITCH
+from deltalakedb.spark.source.native_format import SWITCH
 
 from support.store import Catalogs
+
+pytestmark = pytest.mark.usefixtures("native_format")
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 ROWS = pa.schema([("id", pa.int64()), ("a", pa.string())])

@@ -24,6 +24,8 @@ from deltalakedb.table import Table
 
 from support.store import Catalogs
 
+pytestmark = pytest.mark.usefixtures("native_format")
+
 
 @pytest.fixture(scope="module")
 def lake(catalogs: Catalogs) -> Iterator[Lake]:

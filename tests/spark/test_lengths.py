@@ -15,6 +15,8 @@ from deltalakedb.spark import DeltaTable
 
 from support.store import Catalogs
 
+pytestmark = pytest.mark.usefixtures("native_format")
+
 
 @pytest.fixture(scope="module")
 def url(catalogs: Catalogs) -> Iterator[str]:

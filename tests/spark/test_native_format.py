@@ -22,16 +22,17 @@ from deltalakedb.errors import (
 )
 from deltalakedb.lake import Lake
 from deltalakedb.spark.api.lakes import CATALOG, using_lake
-from deltalakedb.spark.source.session_format import SWITCH, install
+from deltalakedb.spark.source.native_format import SWITCH
 
 from support.store import Catalogs
+
+pytestmark = pytest.mark.usefixtures("native_format")
 
 
 @pytest.fixture(scope="module")
 def lake(catalogs: Catalogs, spark: SparkSession) -> Iterator[Lake]:
     """Of DuckDB, which lets one process in: nothing here may need another."""
     with catalogs.fresh("duckdb") as url, deltalakedb.connect(url) as lake:
-        install()
         spark.conf.set(CATALOG, url)
         yield lake
         spark.conf.unset(CATALOG)
@@ -140,7 +141,6 @@ def test_generated_columns_and_clusters_are_made(
 
 
 def test_other_formats_are_left_alone(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
-    install()
     for kind, name in ((DataFrameReader, "load"), (DataFrameWriter, "save")):
         wrapped = getattr(kind, name)
         original = wrapped.__deltalakedb_original__

@@ -21,6 +21,8 @@ from deltalakedb.spark import DeltaTable
 
 from support.store import Catalogs
 
+pytestmark = pytest.mark.usefixtures("native_format")
+
 MAPPED = {"property.delta.columnMapping.mode": "name"}
 PROMISED = (
     "SELECT 1L AS id, array(1, 2) AS a, split('x,y', ',') AS words, map('k', 1) AS m, "

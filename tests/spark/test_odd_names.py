@@ -14,6 +14,8 @@ from deltalakedb.spark import DeltaTable
 from support.profiles import SOAK
 from support.store import Catalogs
 
+pytestmark = pytest.mark.usefixtures("native_format")
+
 MAPPED = {"delta.columnMapping.mode": "name"}
 VECTORS = {"delta.enableDeletionVectors": "true"}
 PLAIN = ["event-date", "a.b", "tick`ed", "日付", "a'b\"c", "per%cent/"]

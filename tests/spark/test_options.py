@@ -17,12 +17,14 @@ from deltalakedb.actions import AddFile, RemoveFile
 from deltalakedb.actions.partition import decode_path
 from deltalakedb.errors import ConfigurationError, DeltaLakeDbError
 from deltalakedb.lake import Lake
+from deltalakedb.spark.source.native_format import SWITCH
 from deltalakedb.spark.source.options import KNOWN, NOT_HONOURED, Use, value_of
-from deltalakedb.spark.source.session_format import SWITCH, install
 from deltalakedb.spark.source.source_options import SourceOptions
 from deltalakedb.table import Table
 
 from support.store import Catalogs
+
+pytestmark = pytest.mark.usefixtures("native_format")
 
 # `DeltaOptions.validOptionKeys` of Delta 4.4, without the one that Spark sets for itself.
 OF_DELTA = [
@@ -95,7 +97,7 @@ def test_the_documentation_lists_every_option() -> None:
     rows = re.findall(r"^\| (`.*?) \|", section, flags=re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
     assert named == {*(o.name for o in KNOWN.values()), "storage.<name>", "property.<name>"}
-    rest = section.split("Names may be written")[1]
+    rest = section.split("Names are case-insensitive")[1]
     assert set(re.findall(r"`([^`]+)`", rest)) == set(NOT_HONOURED)
 
 
@@ -202,7 +204,6 @@ def lake(url: str) -> Iterator[Lake]:
 @pytest.fixture(params=["source", "driver"])
 def way(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
     """Which of the two serves the format."""
-    install()
     spark.conf.set(SWITCH, "false" if request.param == "source" else "true")
     yield request.param
     spark.conf.unset(SWITCH)
@@ -322,7 +323,6 @@ def settings(spark: SparkSession, changed: dict[str, str]) -> Iterator[None]:
 def test_rows_are_shuffled_to_fewer_files(
     spark: SparkSession, lake: Lake, url: str, tmp_path: Path
 ) -> None:
-    install()
     rows = spark.range(0, 40, 1, 8)
     table = made(lake, tmp_path / "t", "optimized.t")
 

@@ -22,15 +22,17 @@ from deltalakedb.errors import (
 )
 from deltalakedb.lake import Lake
 from deltalakedb.spark.api.query_text import without_alias
-from deltalakedb.spark.dml import replace_where
+from deltalakedb.spark.dml import replace
 from deltalakedb.spark.dml.changes import RowEdit
-from deltalakedb.spark.source.session_format import SWITCH, install
+from deltalakedb.spark.source.native_format import SWITCH
 from deltalakedb.table import Table
 from spark.matching_cases import CASES, COLUMNS, REFUSED, THREE, Case, Row
 from spark.test_replace_where import orphans
 from spark.ways import FEED, WAYS
 
 from support.store import Catalogs
+
+pytestmark = pytest.mark.usefixtures("native_format")
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("word", pa.string())])
 
@@ -43,7 +45,6 @@ def lake(catalogs: Catalogs) -> Iterator[Lake]:
 
 @pytest.fixture(autouse=True)
 def session(spark: SparkSession, lake: Lake) -> Iterator[None]:
-    install()
     spark.conf.set("spark.deltalakedb.catalog", lake.store.dialect.url.display)
     yield
     spark.conf.unset("spark.deltalakedb.catalog")
@@ -197,14 +198,14 @@ def test_constraints_conflicts_and_idempotence_hold(
     assert info is not None
     assert info.fields["userMetadata"] == "a note"
     # A row that should have been replaced comes while the write is under way.
-    found = replace_where.staged_rows
+    staged_rows = replace._staged_rows
 
     def meanwhile(edit: RowEdit, adds: list[AddFile]) -> DataFrame:
         rows = pa.table({"id": [2], "part": ["a"], "word": ["late"]})
         lake.table(table.name).append(rows)
-        return found(edit, adds)
+        return staged_rows(edit, adds)
 
-    monkeypatch.setattr("deltalakedb.spark.dml.replace_matching.staged_rows", meanwhile)
+    monkeypatch.setattr(replace, "_staged_rows", meanwhile)
     with pytest.raises(ConcurrentAppendError):
         write(new.withColumn("id", F.lit(2).cast("long")), table, replaceUsing="id")
     assert orphans(table) == set()

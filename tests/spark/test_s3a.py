@@ -19,6 +19,8 @@ from interop.readers import Unavailable, peer
 from support.s3 import SECRET, S3Server
 from support.store import Catalogs
 
+pytestmark = pytest.mark.usefixtures("native_format")
+
 TESTS = Path(__file__).resolve().parent.parent
 
 

@@ -14,9 +14,11 @@ from deltalakedb.errors import ConfigurationError, SchemaMismatchError
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
 from deltalakedb.spark.api.lakes import CATALOG
-from deltalakedb.spark.api.session import all_settings
+from deltalakedb.spark.io.spark_internals import session_settings
 
 from support.store import Catalogs
+
+pytestmark = pytest.mark.usefixtures("native_format")
 
 DYNAMIC = {"spark.sql.sources.partitionOverwriteMode": "DYNAMIC"}
 AUTO_MERGE = {"spark.databricks.delta.schema.autoMerge.enabled": "true"}
@@ -44,7 +46,7 @@ def session(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
 def test_all_settings_are_those_of_pyspark(spark: SparkSession) -> None:
     odd = {"test.arrow": "a -> b", "test.lines": "a\nb\x01, c", "test.empty": "", "test.ü": "日"}
     with session(spark, odd):
-        found = all_settings(spark)
+        found = session_settings(spark)
         assert found.items() >= odd.items()
         assert found == dict(spark.conf.getAll)
 

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 import deltalakedb
 from deltalakedb.actions.partition import decode_path
 from deltalakedb.lake import Lake
-from deltalakedb.spark.api.session import all_settings
 from deltalakedb.spark.io.scan import scan
+from deltalakedb.spark.io.spark_internals import session_settings
 from deltalakedb.table import Table
 
 from support.store import Catalogs
@@ -59,15 +59,15 @@ def test_a_write_changes_no_setting_for_other_threads(
         .mapInArrow(wait, "id bigint")
         .withColumn("at", F.timestamp_seconds("id"))
     )
-    before = all_settings(spark)
+    before = session_settings(spark)
     assert before.get(TIMESTAMPS, "INT96") == "INT96"
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(table.append, frame)
         begun.read_text()
-        during = all_settings(spark)
+        during = session_settings(spark)
         go_on.write_text("")
         writing.result()
-    assert during == before == all_settings(spark)
+    assert during == before == session_settings(spark)
     assert physical_types(table, tmp_path / "t", 1) == {"INT64"}
     assert "parquet-mr" in pq.read_metadata(next((tmp_path / "t").glob("*.parquet"))).created_by
     assert sorted(scan(spark, table.snapshot()).collect()) == sorted(
@@ -152,7 +152,7 @@ def test_columns_are_found_by_id_without_a_setting_of_the_session(
     for name, value in hostile.items():
         spark.conf.set(name, value)
     try:
-        before = all_settings(spark)
+        before = session_settings(spark)
         frame = scan(spark, table.snapshot())
         assert frame.sparkSession is spark
         assert sorted(frame.collect()) == [(1, ("a", [1])), (2, ("a", [1]))]
@@ -160,7 +160,7 @@ def test_columns_are_found_by_id_without_a_setting_of_the_session(
         assert chosen.collect() == [([1], 1)]
         joined = spark.range(5).join(frame, "id").select("nested.x").collect()
         assert joined == [("a",), ("a",)]
-        assert all_settings(spark) == before
+        assert session_settings(spark) == before
     finally:
         for name in hostile:
             spark.conf.unset(name)

@@ -11,11 +11,10 @@ from pyspark.sql import SparkSession
 import deltalakedb
 from deltalakedb.errors import UnsupportedFeatureError
 from deltalakedb.lake import Lake
-from deltalakedb.spark.source.session_format import install
 
 from support.store import Catalogs
 
-install()
+pytestmark = pytest.mark.usefixtures("native_format")
 OPTIONS = "OPTIONS (catalog '{url}', path 'kept.orders')"
 STATEMENTS = (
     f"CREATE TABLE made USING deltalakedb {OPTIONS}",

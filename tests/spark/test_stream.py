@@ -149,7 +149,7 @@ def test_a_column_that_is_gone_ends_a_query(url: str, table: Table) -> None:
     offset = running.latestOffset(running.initialOffset(), ALL)
     table.overwrite(pa.table({"id": [3]}), overwrite_schema=True)
     going_on = reader(url, ignoreChanges="true")
-    running._given = going_on._given
+    running._options = going_on._options
     with pytest.raises(SourceChangedError, match="'a' of table 't' is new, gone"):
         running.latestOffset(offset, ALL)
     assert rows(going_on, offset, going_on.latestOffset(offset, ALL)) == [3]

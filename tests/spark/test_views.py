@@ -19,6 +19,8 @@ from deltalakedb.spark.io.scan import scan
 
 from support.store import Catalogs
 
+pytestmark = pytest.mark.usefixtures("native_format")
+
 LAYOUTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "partitioned": {"partition_by": ["word"]},

@@ -35,6 +35,8 @@ from deltalakedb.spark.api.table_builder import DeltaTableBuilder
 
 from support.store import Catalogs
 
+pytestmark = pytest.mark.usefixtures("native_format")
+
 THING = object()
 TEXT = [None, 1, "", [], {}, THING]
 OPTIONAL_TEXT = [1, [], {}, THING]

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltalakedb.errors import ConfigurationError
+from deltalakedb.spark import disable, enable
 from deltalakedb.spark.java import java_home
 
 from support.profiles import SOAK
@@ -31,6 +32,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session = new_session(tmp_path_factory.mktemp("spark"), **options)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module")
+def native_format(spark: SparkSession) -> Iterator[None]:
+    """Spark's own reader and writer for `format("deltalakedb")`, as after `enable`."""
+    enable(spark)
+    yield
+    disable()
 
 
 def new_session(folder: Path, **options: str) -> SparkSession:

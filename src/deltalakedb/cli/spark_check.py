@@ -37,8 +37,22 @@ def check_spark(locations: Sequence[str], *, ready: bool) -> Iterator[Check]:
     yield Check(
         "spark", "ok", f"Spark {probe['spark']} (Hadoop {probe['hadoop']}) counts {probe['rows']}"
     )
+    yield _internals(probe)
     if any(location.lower().startswith(_S3) for location in locations):
         yield _s3(probe)
+
+
+def _internals(probe: dict[str, Any]) -> Check:
+    broken: dict[str, str] = probe["broken"]
+    if not broken:
+        return Check("spark internals", "ok", "Everything used beyond Spark's public API works")
+    errors = "; ".join(f"{name} ({error})" for name, error in broken.items())
+    return Check(
+        "spark internals",
+        "wrong",
+        f"Spark {probe['spark']} lacks internals that deltalakedb uses: {errors}",
+        "Use a version of PySpark that deltalakedb is tested with, or a newer deltalakedb",
+    )
 
 
 def _s3(probe: dict[str, Any]) -> Check:

@@ -17,12 +17,12 @@ def main(*, folder: Path | None = None, keep: bool = False) -> int:
     """
     _require_packages()
     place = _place(folder)
-    from deltalakedb.demo.story import tell
-    from deltalakedb.demo.telling import Telling
+    from deltalakedb.demo.report import Report
+    from deltalakedb.demo.story import run_demo
 
-    telling = Telling()
-    tell(telling, place, keep=keep)
-    return int(telling.failed > 0)
+    report = Report()
+    run_demo(report, place, keep=keep)
+    return int(report.failed > 0)
 
 
 def _require_packages() -> None:

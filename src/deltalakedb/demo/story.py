@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from deltalakedb.demo.report import Report
 from deltalakedb.demo.session import spark_session
-from deltalakedb.demo.telling import Telling
 from deltalakedb.demo.worker import LEASE_SECONDS, running_worker
 from deltalakedb.errors import CommitConflictError, MirrorError
 from deltalakedb.lake import Lake
@@ -36,19 +36,19 @@ _SMALL_COMMITS: Final = 120
 _PATIENCE_SECONDS: Final = 60.0
 
 
-def tell(
-    telling: Telling, place: Path, *, keep: bool = False, session: SparkSession | None = None
+def run_demo(
+    report: Report, place: Path, *, keep: bool = False, session: SparkSession | None = None
 ) -> None:
     """All chapters, with tables and catalog in `place`; by a Spark of its own, unless given one."""
     url = f"sqlite:///{place / 'lake.db'}"
-    telling.title("deltalakedb: Delta tables whose transaction log lives in a SQL database")
+    report.title("deltalakedb: Delta tables whose transaction log lives in a SQL database")
     own = Path(tempfile.mkdtemp(prefix="deltalakedb-demo-spark-"))
     try:
         with (
             Lake.connect(url) as lake,
             nullcontext(session) if session else spark_session(own, place / "spark.log") as spark,
         ):
-            story = _Story(telling, lake, spark, place, url)
+            story = _Story(report, lake, spark, place, url)
             story.two_tables()
             story.one_transaction()
             story.two_writers()
@@ -56,8 +56,8 @@ def tell(
             story.killed_worker()
             story.other_readers()
         with Lake.connect(url) as lake:
-            end = partial(_end, telling, place, url, keep=keep)
-            _operations_page(telling, lake, end, keep=keep)
+            end = partial(_end, report, place, url, keep=keep)
+            _operations_page(report, lake, end, keep=keep)
             if not keep:
                 end()
     finally:
@@ -68,14 +68,14 @@ class _Story:
     """What happens to the two tables, told as it happens."""
 
     def __init__(
-        self, telling: Telling, lake: Lake, spark: SparkSession, place: Path, url: str
+        self, report: Report, lake: Lake, spark: SparkSession, place: Path, url: str
     ) -> None:
-        self._tell, self._lake, self._spark = telling, lake, spark
+        self._report, self._lake, self._spark = report, lake, spark
         self._place, self._url = place, url
 
     def two_tables(self) -> None:
-        self._tell.chapter("Spark writes two tables; their log is rows of one SQLite file")
-        self._tell.say(f"catalog: {self._url}")
+        self._report.chapter("Spark writes two tables; their log is rows of one SQLite file")
+        self._report.say(f"catalog: {self._url}")
         orders = self._orders(0, _ROWS, days=3)
         for name, frame in ((ORDERS, orders), (DAILY, _totals(orders))):
             location = str(self._place / name.partition(".")[2])
@@ -85,13 +85,13 @@ class _Story:
             version = table.append(frame)
             snapshot = table.snapshot()
             rows = self._count(name)
-            self._tell.check(
+            self._report.check(
                 f"{name}: version {version}, {snapshot.num_files} Parquet files, {rows:,} rows",
                 ok=rows == frame.count(),
             )
 
     def one_transaction(self) -> None:
-        self._tell.chapter("One transaction changes both tables, or none")
+        self._report.chapter("One transaction changes both tables, or none")
         news = self._orders(_ROWS, 10_000, days=1, first=4)
         before = self._totals_agree()
         with self._lake.transaction() as tx:
@@ -99,14 +99,16 @@ class _Story:
             tx.table(DAILY).overwrite(_totals(news), where="day = '2026-11-04'")
             seen = self._totals_agree()
         for name, version in tx.results.items():
-            self._tell.say(f"{name} is at version {version}")
-        self._tell.check(
+            self._report.say(f"{name} is at version {version}")
+        self._report.check(
             "whoever looked at both before, during and after it saw totals that fit the orders",
             ok=before and seen and self._totals_agree(),
         )
 
     def two_writers(self) -> None:
-        self._tell.chapter("Two writers at once: a harmless one is rebased, a conflicting refused")
+        self._report.chapter(
+            "Two writers at once: a harmless one is rebased, a conflicting refused"
+        )
         # Another writer with a connection of its own; this one's transaction began earlier.
         with Lake.connect(self._url) as other:
             theirs = DeltaTable.forName(self._spark, ORDERS, catalog=other)
@@ -114,7 +116,7 @@ class _Story:
             with self._lake.transaction() as tx:
                 tx.table(ORDERS).append(self._orders(200_000, 1_000, days=1, first=5))
                 theirs.delete("day = '2026-11-01' AND id % 10 = 0")
-            self._tell.check(
+            self._report.check(
                 f"both began at version {began}; Spark's DELETE became {began + 1}, and the "
                 f"append, which has read nothing, was put on top of it as {tx.results[ORDERS]}",
                 ok=tx.results[ORDERS] == began + 2,
@@ -126,18 +128,18 @@ class _Story:
                     )
                     theirs.delete("day = '2026-11-01' AND id % 7 = 0")
             except CommitConflictError as refusal:
-                self._tell.say("The next two want the same day. The second one is told:")
-                self._tell.say(f"{type(refusal).__name__}: {refusal}", style="yellow")
+                self._report.say("The next two want the same day. The second one is told:")
+                self._report.say(f"{type(refusal).__name__}: {refusal}", style="yellow")
                 kept = self._lake.table(ORDERS).version
-                self._tell.check(
+                self._report.check(
                     f"nothing of it was written: version {kept} is the other writer's",
                     ok=kept == refusal.winner_version,
                 )
             else:
-                self._tell.check("the conflicting writer was refused", ok=False)
+                self._report.check("the conflicting writer was refused", ok=False)
 
     def time_travel(self) -> None:
-        self._tell.chapter("Time travel: every version, straight from SQL, read by Spark")
+        self._report.chapter("Time travel: every version, straight from SQL, read by Spark")
         table = self._lake.table(ORDERS)
         spark_table = DeltaTable.forName(self._spark, ORDERS, catalog=self._lake)
         counts: list[int] = []
@@ -153,20 +155,22 @@ class _Story:
                     f"{counts[-1]:,}",
                 )
             )
-        self._tell.table(("version", "operation", "files", "rows"), told)
+        self._report.table(("version", "operation", "files", "rows"), told)
         first = table.history()[-2]
         moment = datetime.fromtimestamp(first.committed_at / 1000, UTC)
         at = table.snapshot(timestamp=moment)
-        self._tell.check(
+        self._report.check(
             f"as it was at {moment:%H:%M:%S.%f} UTC: version {at.version}",
             ok=at.version == first.version,
         )
-        self._tell.check(
+        self._report.check(
             "Spark counts what was written", ok=counts[:3] == [0, _ROWS, _ROWS + 10_000]
         )
 
     def killed_worker(self) -> None:
-        self._tell.chapter("A mirror worker is killed while there is work; another one catches up")
+        self._report.chapter(
+            "A mirror worker is killed while there is work; another one catches up"
+        )
         with Lake.connect(self._url, mirror="worker") as queued:
             orders = queued.table(ORDERS)
             small = orders.snapshot().to_arrow(where="day = '2026-11-05'").slice(0, 1)
@@ -194,12 +198,12 @@ class _Story:
                     killed.set()
             writer.join()
             left = _status(queued)
-            self._tell.check(
+            self._report.check(
                 f"{_SMALL_COMMITS} commits; process {worker.pid} got SIGKILL after "
                 f"{(left.published_version or 0) - begun} of them were published; commits went on",
                 ok=worker.returncode == -9 and left.head - begun == _SMALL_COMMITS,
             )
-            self._tell.check(
+            self._report.check(
                 f"in the catalog: version {left.head}; in _delta_log: {left.published_version}; "
                 f"waiting: {left.backlog}",
                 ok=left.backlog > 0,
@@ -207,7 +211,7 @@ class _Story:
             started = time.monotonic()
             with running_worker(self._url) as worker:
                 now = _wait(queued, lambda now: now.state == "published", "catches up")
-            self._tell.check(
+            self._report.check(
                 f"process {worker.pid} took over when the lease of {LEASE_SECONDS:.0f} s was over "
                 f"(30 s unless set), and published the rest up to version {now.published_version}: "
                 f"{time.monotonic() - started:.1f} s",
@@ -215,20 +219,20 @@ class _Story:
             )
 
     def other_readers(self) -> None:
-        self._tell.chapter("delta-rs reads the mirrored tables, and agrees")
+        self._report.chapter("delta-rs reads the mirrored tables, and agrees")
         import deltalake
 
         for name in (ORDERS, DAILY):
             snapshot = self._lake.table(name).snapshot()
             theirs = deltalake.DeltaTable(str(self._place / name.partition(".")[2]))
             ours, read = _sorted(snapshot.to_arrow()), _sorted(theirs.to_pyarrow_table())
-            self._tell.check(
+            self._report.check(
                 f"{name}: delta-rs {deltalake.__version__} reads version {theirs.version()} and "
                 f"{read.num_rows:,} rows, the same as the catalog has",
                 ok=theirs.version() == snapshot.version and ours.equals(read),
             )
             report = self._lake.verify(name)
-            self._tell.check(
+            self._report.check(
                 f"{name}: verify finds {len(report.findings)} differences between SQL and "
                 "_delta_log",
                 ok=report.ok,
@@ -284,21 +288,21 @@ def _wait(lake: Lake, done: Callable[[TableStatus], bool], what: str) -> TableSt
     )
 
 
-def _operations_page(telling: Telling, lake: Lake, end: Callable[[], None], *, keep: bool) -> None:
+def _operations_page(report: Report, lake: Lake, end: Callable[[], None], *, keep: bool) -> None:
     from deltalakedb.service import OperationsPage
 
-    telling.chapter("The operations page")
+    report.chapter("The operations page")
     with OperationsPage(lake) as page:
         listed = f"{page.address}/tables"
         with urllib.request.urlopen(listed, timeout=30) as answer:  # noqa: S310 - ours
             text = answer.read().decode()
-        telling.check(
+        report.check(
             f"{listed} answers with {len(text):,} characters, and names both tables",
             ok=ORDERS in text and DAILY in text,
         )
         if keep:
             end()
-            telling.title(f"\nThe operations page is at {page.address} until you press Ctrl-C.")
+            report.title(f"\nThe operations page is at {page.address} until you press Ctrl-C.")
             _until_interrupted()
 
 
@@ -308,11 +312,11 @@ def _until_interrupted() -> None:
             time.sleep(3600)
 
 
-def _end(telling: Telling, place: Path, url: str, *, keep: bool) -> None:
-    told = "everything was checked as it was told" if not telling.failed else "see what failed"
+def _end(report: Report, place: Path, url: str, *, keep: bool) -> None:
+    told = "everything was checked as it was told" if not report.failed else "see what failed"
     left = "" if keep else " Nothing is left running."
-    telling.title(f"\nDone in {telling.seconds:.0f} s; {told}.{left}")
-    telling.say(f"The tables, their catalog and Spark's log are in {place}. Look at them:")
+    report.title(f"\nDone in {report.seconds:.0f} s; {told}.{left}")
+    report.say(f"The tables, their catalog and Spark's log are in {place}. Look at them:")
     ours = [sys.executable, "-m", "deltalakedb"]
     orders = json.dumps(str(place / "orders"))  # double quotes: the shell gets the single ones
     code = f"import deltalake; print(deltalake.DeltaTable({orders}).to_pandas())"
@@ -324,9 +328,9 @@ def _end(telling: Telling, place: Path, url: str, *, keep: bool) -> None:
     if not keep:
         commands.append([*ours, "serve", "--catalog", url])
     for command in commands:
-        telling.command(shlex.join(command))
+        report.command(shlex.join(command))
     if not keep:
-        telling.say(
+        report.say(
             "The last one serves the operations page. The demo itself keeps it open until Ctrl-C "
             "with --keep: make demo ARGS=--keep"
         )

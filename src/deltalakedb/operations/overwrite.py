@@ -291,7 +291,7 @@ def _check_without_spark(plan: RowPlan) -> None:
         raise ConfigurationError(
             f"Rows of table {plan.stage.table!r} that match the new ones cannot be replaced here",
             why="Only Spark's own scan can match them",
-            fix="Use replaceWhere, or import deltalakedb.spark in a classic session of Spark",
+            fix="Use replaceWhere, or a Spark DataFrame of a classic session",
         )
 
 

@@ -1,8 +1,7 @@
-"""Spark moves the data: this room holds what needs PySpark, and the Java below it.
+"""Spark reads and writes the tables of a lake: everything that needs PySpark, or the Java below it.
 
-`DeltaTable` and `register` are loaded when they are asked for: other parts of the room work
-without PySpark. From then on `format("deltalakedb")` is served by the driver
-(`source/session_format.py`).
+The public names are loaded when they are used: other parts of the room work without PySpark.
+Importing them changes nothing of PySpark; `enable` does, for programs that call it.
 """
 
 from __future__ import annotations
@@ -12,15 +11,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deltalakedb.spark.api.sql import register
     from deltalakedb.spark.api.table import DeltaTable
+    from deltalakedb.spark.source.native_format import disable, enable
 
-__all__ = ["DeltaTable", "register"]
+__all__ = ["DeltaTable", "disable", "enable", "register"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from deltalakedb.spark.source.session_format import install
-
-        install()
     if name == "DeltaTable":
         from deltalakedb.spark.api.table import DeltaTable
 
@@ -29,4 +25,8 @@ def __getattr__(name: str) -> Any:
         from deltalakedb.spark.api.sql import register
 
         return register
+    if name in ("disable", "enable"):
+        from deltalakedb.spark.source import native_format
+
+        return getattr(native_format, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from deltalakedb.spark.api.sql import sql
 from deltalakedb.spark.io.stage import frame_source
-from deltalakedb.spark.jobs.archive import spark_parts
-from deltalakedb.spark.jobs.import_log import spark_parser
+from deltalakedb.spark.jobs.tasks import spark_parser, spark_parts
 from deltalakedb.spark.jobs.verify import log_reader
 
 __all__ = ["frame_source", "log_reader", "spark_parser", "spark_parts", "sql"]

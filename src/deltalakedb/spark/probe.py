@@ -1,7 +1,7 @@
-"""Whether Spark works here: `python -m deltalakedb.spark.probe` starts one, counts a row, stops it.
+"""`python -m deltalakedb.spark.probe` starts Spark, counts a row, tries its internals and stops it.
 
-What was found is one line of JSON on standard output. It is a process of its own, so that neither
-its Java nor its settings stay with whoever asks.
+The result is one line of JSON on standard output. It runs in a process of its own, so that neither
+its Java nor its settings stay with the caller.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from deltalakedb.errors import DeltaLakeDbError
-from deltalakedb.spark.io.cloned_session import in_clone
+from deltalakedb.spark.io.spark_internals import broken_internals, hadoop_version, has_file_system
 from deltalakedb.spark.java import java_home
-
-S3A: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 
 def probe(folder: Path) -> dict[str, Any]:
-    """Start Spark on one core, with whatever its configuration brings; what it is, and can do."""
+    """Start Spark on one core, with its own configuration; its versions and what works."""
     from pyspark.sql import SparkSession
 
     os.environ["JAVA_HOME"] = str(java_home())
@@ -39,27 +37,26 @@ def probe(folder: Path) -> dict[str, Any]:
         .getOrCreate()
     )
     try:
-        java = session.sparkContext._jvm  # noqa: SLF001 - the only way to Hadoop
-        hadoop = session.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
         return {
             "spark": session.version,
-            "rows": in_clone(session.range(1), {}).count(),
-            "hadoop": java.org.apache.hadoop.util.VersionInfo.getVersion(),
-            "s3a": hadoop.getClassByNameOrNull(S3A) is not None,
+            "rows": session.range(1).count(),
+            "hadoop": hadoop_version(session),
+            "s3a": has_file_system(session, "s3a"),
+            "broken": broken_internals(session),
         }
     finally:
         session.stop()
 
 
 def main() -> int:
-    """Print what was found; the exit code."""
+    """Print the result; the exit code."""
     try:
         with tempfile.TemporaryDirectory(prefix="deltalakedb-doctor-") as folder:
-            found = probe(Path(folder))
+            result = probe(Path(folder))
     except DeltaLakeDbError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.write(json.dumps(result) + "\n")
     return 0
 
 

@@ -11,7 +11,7 @@ from deltalakedb.arguments import require_session
 from deltalakedb.errors import ConfigurationError, InvalidArgumentError
 from deltalakedb.forking import ProcessLock
 from deltalakedb.lake import Lake, open_lakes
-from deltalakedb.spark.api.session import all_settings
+from deltalakedb.spark.io.spark_internals import session_settings
 from deltalakedb.storage.object_store import check_options
 from deltalakedb.store.url import parse_url
 
@@ -83,7 +83,7 @@ def using_lake(url: str, storage_options: Mapping[str, str]) -> Iterator[Lake]:
         yield lake
 
 
-def session_settings(spark: SparkSession) -> dict[str, str]:
+def catalog_options(spark: SparkSession) -> dict[str, str]:
     """The catalog and the options of the object store that a session names, as options."""
     url = spark.conf.get(CATALOG, None)
     found = {f"storage.{name}": value for name, value in _session_options(spark).items()}
@@ -93,7 +93,7 @@ def session_settings(spark: SparkSession) -> dict[str, str]:
 def _session_options(spark: SparkSession) -> dict[str, str]:
     return {
         name.removeprefix(_STORAGE): value
-        for name, value in all_settings(spark).items()
+        for name, value in session_settings(spark).items()
         if name.startswith(_STORAGE)
     }
 

@@ -12,7 +12,7 @@ from deltalakedb.spark.api.arguments import (
     check_syntax,
 )
 from deltalakedb.spark.dml.merge import merge
-from deltalakedb.spark.dml.merge_clauses import ALL, Act, Clause, Kind
+from deltalakedb.spark.dml.merge_resolution import ALL, Act, Clause, Kind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -106,13 +106,13 @@ class DeltaMergeBuilder:
             alias=self._alias,
             evolve=evolve,
         )
-        told = [
+        numbers = [
             counts["numTargetRowsUpdated"],
             counts["numTargetRowsDeleted"],
             counts["numTargetRowsInserted"],
         ]
         return self._spark.createDataFrame(
-            [(sum(told), *told)],
+            [(sum(numbers), *numbers)],
             "num_affected_rows bigint, num_updated_rows bigint, num_deleted_rows bigint, "
             "num_inserted_rows bigint",
         )

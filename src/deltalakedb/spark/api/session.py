@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from deltalakedb.actions.properties import KNOWN, spelled
+from deltalakedb.spark.io.spark_internals import session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,7 +18,6 @@ _OPTIONS: Final = {
     "spark.sql.files.maxRecordsPerFile": "maxrecordsperfile",
 }
 _PROPERTIES: Final = "spark.databricks.delta.properties.defaults."
-_BETWEEN: Final = "\x00\x01"
 # These say what a table is, and not what it is meant to be.
 _OF_ONE_TABLE: Final = frozenset(
     {
@@ -34,20 +34,9 @@ _OF_ONE_TABLE: Final = frozenset(
 )
 
 
-def all_settings(spark: SparkSession) -> dict[str, str]:
-    """Whatever is set in a session, by name."""
-    java = getattr(spark, "_jsparkSession", None)
-    if java is not None:
-        # One answer: entry by entry, as PySpark fetches them, takes longer than planning a read.
-        lines = java.conf().getAll().mkString(_BETWEEN).split(_BETWEEN)
-        return dict(line.split(" -> ", 1) for line in lines if " -> " in line)
-    settings = spark.conf.getAll
-    return dict(settings() if callable(settings) else settings)
-
-
 def default_options(spark: SparkSession) -> dict[str, str]:
     """Options of a write that a session sets, by their names in small letters."""
-    settings = all_settings(spark)
+    settings = session_settings(spark)
     return {option: settings[name] for name, option in _OPTIONS.items() if name in settings}
 
 
@@ -55,7 +44,7 @@ def default_properties(spark: SparkSession) -> dict[str, str]:
     """The properties that a session gives to new tables; those that Delta knows."""
     found = {
         spelled(f"delta.{name.removeprefix(_PROPERTIES)}"): value
-        for name, value in all_settings(spark).items()
+        for name, value in session_settings(spark).items()
         if name.startswith(_PROPERTIES)
     }
     return {n: value for n, value in found.items() if n in KNOWN and n not in _OF_ONE_TABLE}

@@ -28,7 +28,6 @@ from deltalakedb.spark.api.errors import analysis_errors
 from deltalakedb.spark.api.query_text import conjuncts
 from deltalakedb.spark.io.scan import FILE_COLUMNS, planned, quoted, scan, scan_files, session_zone
 from deltalakedb.spark.io.timestamps import moment
-from deltalakedb.spark.source.session_format import install
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,7 +65,6 @@ def sql(spark: SparkSession, lake: Lake, query: str) -> DataFrame:
 
     `VERSION AS OF` and `TIMESTAMP AS OF` after the name of a table read an earlier state of it.
     """
-    install()
     tree, tokens = _parsed(query)
     found = _named(tree, {table.name for table in lake.tables()})
     if not found:
@@ -86,8 +84,8 @@ def sql(spark: SparkSession, lake: Lake, query: str) -> DataFrame:
             for node, name in found:
                 snapshot = _travelled(spark, lake, node, at[name])
                 view = f"__deltalakedb_{uuid.uuid4().hex}"
-                said = [] if piped else _said_of(node)
-                _scanned(spark, snapshot, said).createOrReplaceTempView(view)
+                conditions = [] if piped else _conditions_of(node)
+                _scanned(spark, snapshot, conditions).createOrReplaceTempView(view)
                 views.append(view)
                 edits += _edits(node, view, tokens)
         # Spark resolves the views at once: they are not needed when it has.
@@ -159,7 +157,7 @@ def _visible(clause: ast.With, below: ast.Expr) -> set[str]:
 
 
 def _travelled(spark: SparkSession, lake: Lake, node: ast.Table, now: Snapshot) -> Snapshot:
-    """The snapshot that `AS OF` asks for, where it is said."""
+    """The snapshot that `AS OF` asks for, where it is conditions."""
     clause = node.args.get("version")
     if clause is None:
         return now
@@ -246,7 +244,7 @@ def _edited(query: str, edits: Iterable[_Edit]) -> str:
 # --- what WHERE says of a table -----------------------------------------------------------
 
 
-def _said_of(node: ast.Table) -> list[str]:
+def _conditions_of(node: ast.Table) -> list[str]:
     """What WHERE says of this table alone, without its name before the columns."""
     select = node.find_ancestor(ast.Select)
     if select is None or not _keeps_only_partners(select, node) or _is_reshaped(node):
@@ -296,15 +294,17 @@ def _bare(part: ast.Expr, alias: str) -> str:
     return part.copy().transform(strip).sql(dialect=SparkSql, comments=False)
 
 
-def _scanned(spark: SparkSession, snapshot: Snapshot, said: list[str]) -> DataFrame:
+def _scanned(spark: SparkSession, snapshot: Snapshot, conditions: list[str]) -> DataFrame:
     """The rows of the files that may be needed."""
-    where = conjunction(_usable(spark, snapshot, said))
+    where = conjunction(_usable(spark, snapshot, conditions))
     files = snapshot.files(where=where, columns=FILE_COLUMNS)
     return scan_files(spark, snapshot, files)
 
 
-def _usable(spark: SparkSession, snapshot: Snapshot, said: Iterable[str]) -> Iterator[Predicate]:
-    for part in said:
+def _usable(
+    spark: SparkSession, snapshot: Snapshot, conditions: Iterable[str]
+) -> Iterator[Predicate]:
+    for part in conditions:
         try:
             yield planned(spark, snapshot.metadata, part)
         except InvalidConditionError:

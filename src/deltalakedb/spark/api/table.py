@@ -481,8 +481,8 @@ class DeltaTable:
             # Not the newest one: others commit too.
             at = to_datetime(committed.timestamp)
             info = self._table.history(1, since=at, until=at)[0].commit_info
-            told = (info and info.operation_metrics) or {}
-            rows = int(told.get(metric, -1))
+            metrics = (info and info.operation_metrics) or {}
+            rows = int(metrics.get(metric, -1))
         return self._spark.createDataFrame([(rows,)], "num_affected_rows bigint")
 
 

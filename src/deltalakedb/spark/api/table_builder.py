@@ -13,6 +13,7 @@ from deltalakedb.spark.api.errors import SparkParseError, analysis_errors
 from deltalakedb.spark.api.session import default_properties
 from deltalakedb.spark.dml.generated import EXPRESSION
 from deltalakedb.spark.io.scan import spark_types
+from deltalakedb.spark.io.spark_internals import analyzed_plan, is_connect
 from deltalakedb.store.table_lookup import table_exists
 
 if TYPE_CHECKING:
@@ -197,8 +198,7 @@ class DeltaTableBuilder:
             try:
                 made = empty.withColumn(field.name, F.expr(text).cast(types[field.name]))
                 _ = made.schema
-                known: Any = getattr(made, "_jdf", None)
-                if known is None or known.queryExecution().analyzed().deterministic():
+                if is_connect(made) or analyzed_plan(made).deterministic():
                     continue
                 why = "It gives another value each time"
             except PySparkException as error:

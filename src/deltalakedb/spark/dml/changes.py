@@ -368,9 +368,9 @@ def _told_twice(outcome: Emitted) -> Sequence[Column] | None:
 def _row(values: Sequence[Column], names: Sequence[str], kind: Column | None = None) -> Column:
     from pyspark.sql import functions as F  # noqa: N812
 
-    told = [] if kind is None else [kind.alias(CHANGE_TYPE)]
+    change_type = [] if kind is None else [kind.alias(CHANGE_TYPE)]
     padded = zip(_padded(values, names), names, strict=True)
-    return F.struct(*(value.alias(name) for value, name in padded), *told)
+    return F.struct(*(value.alias(name) for value, name in padded), *change_type)
 
 
 def _emit_one(frame: DataFrame, outcomes: Sequence[Emitted], names: Sequence[str]) -> DataFrame:

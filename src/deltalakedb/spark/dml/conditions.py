@@ -16,6 +16,14 @@ from deltalakedb.conditions.predicate import (
 )
 from deltalakedb.errors import InvalidConditionError
 from deltalakedb.spark.io.scan import planned, refusing
+from deltalakedb.spark.io.spark_internals import (
+    filter_plan,
+    has_subquery,
+    is_connect,
+    replaced_expressions,
+    same_expression,
+    with_current_time,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -81,11 +89,11 @@ def resolved(condition: Any, frame: DataFrame) -> Condition:
     shown = condition if isinstance(condition, str) else None
     with refusing(condition):
         filtered = frame.where(column)
-        if getattr(filtered, "_jdf", None) is None:
+        if is_connect(filtered):
             # Spark Connect: the analysis is made elsewhere.
             _ = filtered.schema
             return Condition(condition, shown, shown or str(condition), steady=False)
-        plan = _filter(filtered)
+        plan = filter_plan(filtered)
     if not plan.deterministic():
         raise InvalidConditionError(
             f"The condition {condition!s} cannot be used",
@@ -97,8 +105,8 @@ def resolved(condition: Any, frame: DataFrame) -> Condition:
     if now is not None:
         return Condition(now, now, text, steady=True)
     meant = plan.condition()
-    said = shown or read_back(text, meant, lambda: _filter(frame.where(text)).condition())
-    return Condition(condition, said, text, steady)
+    sql = shown or read_back(text, meant, lambda: filter_plan(frame.where(text)).condition())
+    return Condition(condition, sql, text, steady)
 
 
 def read_back(text: str, meant: Any, read: Callable[[], Any]) -> str | None:
@@ -106,21 +114,7 @@ def read_back(text: str, meant: Any, read: Callable[[], Any]) -> str | None:
 
     A time is written in the zone of the session, where an hour in autumn is there twice.
     """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    try:
-        return text if read().semanticEquals(meant) else None
-    except (Py4JError, PySparkException):
-        return None
-
-
-def _filter(filtered: DataFrame) -> Any:
-    """The filter of an analysed plan: hidden columns that it names are dropped again above it."""
-    plan = filtered._jdf.queryExecution().analyzed()  # noqa: SLF001 - there is no other way to it
-    while plan.getClass().getSimpleName() != "Filter":
-        plan = plan.children().apply(0)
-    return plan
+    return text if same_expression(meant, read) else None
 
 
 def _at_one_instant(frame: DataFrame, plan: Any, written: str) -> tuple[str | None, bool]:
@@ -133,22 +127,18 @@ def _at_one_instant(frame: DataFrame, plan: Any, written: str) -> tuple[str | No
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    java: Any = frame.sparkSession.sparkContext._jvm  # noqa: SLF001
-    catalyst = java.org.apache.spark.sql.catalyst
+    spark = frame.sparkSession
     try:
-        if catalyst.expressions.SubqueryExpression.hasSubquery(plan.condition()):
+        if has_subquery(spark, plan):
             # Other tables may change.
             return None, False
-        rules = catalyst.optimizer
-        # `now() - INTERVAL 1 HOUR` stands for something else, which has a value to be put there.
-        plain = rules.ReplaceExpressions.apply(plan)
-        fixed = rules.SpecialDatetimeValues.apply(rules.ComputeCurrentTime.apply(plain))
+        fixed, asks = with_current_time(spark, plan)
         # Times such as timestamp'now' are taken whenever the text is read.
-        if fixed.fastEquals(plain) and not _SPECIAL.search(written):
+        if not asks and not _SPECIAL.search(written):
             return None, True
-        wanted = rules.ConstantFolding.apply(fixed).condition()
+        wanted = fixed.condition()
         text = str(wanted.sql())
-        again = rules.ReplaceExpressions.apply(_filter(frame.where(text)))
+        again = replaced_expressions(spark, filter_plan(frame.where(text)))
         if again.condition().semanticEquals(wanted):
             return text, True
     except (Py4JError, PySparkException, TypeError):

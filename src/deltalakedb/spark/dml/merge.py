@@ -15,7 +15,6 @@ A condition is evaluated once for each pair of rows, and never again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, Final
@@ -33,10 +32,10 @@ from deltalakedb.spark.dml.changes import (
     written_rows,
 )
 from deltalakedb.spark.dml.conditions import as_column, holds
-from deltalakedb.spark.dml.merge_clauses import Clause, Kind, check_clauses
 from deltalakedb.spark.dml.merge_plan import read_condition, small, source_bounds
-from deltalakedb.spark.dml.merge_resolution import Meaning
+from deltalakedb.spark.dml.merge_resolution import Clause, Kind, MergeResolution, check_clauses
 from deltalakedb.spark.io.scan import FILE, ROW, planned, quoted
+from deltalakedb.spark.io.spark_internals import release_checkpoint
 from deltalakedb.transaction.attempt import ReadSet
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ class _Merge:
         self._condition = condition
         self._given_source = source
         self._kept: list[DataFrame] = []
-        self._means = Meaning(
+        self._resolution = MergeResolution(
             spark,
             self._change,
             source,
@@ -110,7 +109,7 @@ class _Merge:
             return self._run()
         finally:
             for frame in self._kept:
-                _release(frame)
+                release_checkpoint(frame)
 
     def _run(self) -> tuple[Committed | None, dict[str, int]]:
         from pyspark.sql import functions as F  # noqa: N812 - its usual name
@@ -118,7 +117,7 @@ class _Merge:
         numbered = self._given_source.withColumn(_SOURCE_ROW, F.monotonically_increasing_id())
         kept = self._keep(numbered)
         source_rows = kept.count()
-        self._source = small(kept, source_rows).alias(self._means.source)
+        self._source = small(kept, source_rows).alias(self._resolution.source)
         predicate = self._predicate()
         files = self._change.find(predicate)
         pairs = self._pairs(files)
@@ -151,10 +150,10 @@ class _Merge:
             return Constant(value=True)
         old = change.snapshot.metadata
         parts = read_condition(
-            self._means.text,
+            self._resolution.text,
             old.schema,
-            target=self._means.target,
-            source=self._means.source,
+            target=self._resolution.target,
+            source=self._resolution.source,
             source_columns=self._given_source.columns,
         )
         known = list(parts.target)
@@ -170,8 +169,8 @@ class _Merge:
         from pyspark.sql import functions as F  # noqa: N812
 
         how = "left" if self._by_source else "inner"
-        target = self._means.widened(self._change.rows(files)).alias(self._means.target)
-        conditions = {i: self._clauses[i].condition for i in self._means.apart}
+        target = self._resolution.widened(self._change.rows(files)).alias(self._resolution.target)
+        conditions = {i: self._clauses[i].condition for i in self._resolution.apart}
         target = target.withColumns(
             {f"{_WHEN}{i}": holds(given) for i, given in conditions.items() if given is not None}
         )
@@ -199,7 +198,7 @@ class _Merge:
                 continue
             applies = matched if clause.kind == "matched" else ~matched
             if clause.condition is not None:
-                apart = i in self._means.apart
+                apart = i in self._resolution.apart
                 applies = applies & (F.col(f"{_WHEN}{i}") if apart else holds(clause.condition))
             number = F.when(applies, F.lit(i)) if number is None else number.when(applies, F.lit(i))
         return F.lit(_NO_CLAUSE) if number is None else number.otherwise(F.lit(_NO_CLAUSE))
@@ -313,7 +312,7 @@ class _Merge:
         from pyspark.sql import functions as F  # noqa: N812
 
         change = self._change
-        target = self._means.widened(change.rows(touched.files)).alias(self._means.target)
+        target = self._resolution.widened(change.rows(touched.files)).alias(self._resolution.target)
         where = (F.col(FILE) == F.col(_AT_FILE)) & (F.col(ROW) == F.col(_AT_ROW))
         chosen = decided.withColumnRenamed(_SOURCE_ROW, "__deltalakedb_partner")
         partner = F.col("__deltalakedb_partner") == F.col(_SOURCE_ROW)
@@ -321,13 +320,13 @@ class _Merge:
         chosen = small(chosen.join(self._source, partner, "left"), touched.changed)
         rows = target.join(chosen, where, "inner" if marking else "left")
         names = [field.name for field in change.metadata.schema.fields]
-        before = [F.col(f"{quoted(self._means.target)}.{quoted(name)}") for name in names]
+        before = [F.col(f"{quoted(self._resolution.target)}.{quoted(name)}") for name in names]
         outcomes = []
         for number, clause in enumerate(self._clauses):
             if clause.kind == "not matched":
                 continue
             applies = F.coalesce(F.col(_CLAUSE) == number, F.lit(False))  # noqa: FBT003
-            apart = number in self._means.apart and clause.act == "update"
+            apart = number in self._resolution.apart and clause.act == "update"
             made = [] if apart else self._emitted(number, clause, before)
             outcomes.append(Emitted(applies, made))
         if not marking:
@@ -340,16 +339,16 @@ class _Merge:
         """Rows that get values of their own, with no columns of the source beside theirs."""
         from pyspark.sql import functions as F  # noqa: N812
 
-        numbers = [i for i in sorted(self._means.apart) if self._clauses[i].act == "update"]
+        numbers = [i for i in sorted(self._resolution.apart) if self._clauses[i].act == "update"]
         if not numbers:
             return decided, []
         change = self._change
-        target = self._means.widened(change.rows(touched.files)).alias(self._means.target)
+        target = self._resolution.widened(change.rows(touched.files)).alias(self._resolution.target)
         where = (F.col(FILE) == F.col(_AT_FILE)) & (F.col(ROW) == F.col(_AT_ROW))
         chosen = decided.where(F.col(_CLAUSE).isin(numbers)).select(_AT_FILE, _AT_ROW, _CLAUSE)
         rows = target.join(small(chosen, touched.changed), where)
         names = [field.name for field in change.metadata.schema.fields]
-        before = [F.col(f"{quoted(self._means.target)}.{quoted(name)}") for name in names]
+        before = [F.col(f"{quoted(self._resolution.target)}.{quoted(name)}") for name in names]
         return rows, [
             Emitted(F.col(_CLAUSE) == i, self._emitted(i, self._clauses[i], before))
             for i in numbers
@@ -361,7 +360,7 @@ class _Merge:
         feed = self._change.change_data
         if clause.act == "delete":
             return [(before, "delete")] if feed else []
-        after = self._means.values[number]
+        after = self._resolution.values[number]
         changes: list[tuple[list[Column], str | None]] = [
             (before, "update_preimage"),
             (after, "update_postimage"),
@@ -381,7 +380,7 @@ class _Merge:
             if clause.kind != "not matched":
                 continue
             applies = F.lit(True) if clause.condition is None else holds(clause.condition)  # noqa: FBT003
-            values = self._means.values[number]
+            values = self._resolution.values[number]
             made: list[tuple[list[Column], str | None]] = [(values, None)]
             if self._change.change_data:
                 made.append((values, "insert"))
@@ -400,16 +399,8 @@ class _Merge:
             return dumps([clause.shown() for clause in self._clauses if clause.kind == kind])
 
         return {
-            "predicate": dumps([self._means.text or str(self._condition)]),
+            "predicate": dumps([self._resolution.text or str(self._condition)]),
             "matchedPredicates": shown("matched"),
             "notMatchedPredicates": shown("not matched"),
             "notMatchedBySourcePredicates": shown("not matched by source"),
         }
-
-
-def _release(frame: DataFrame) -> None:
-    """Let the executors forget the rows of a checkpoint; otherwise they wait for a collection."""
-    from py4j.protocol import Py4JError
-
-    with suppress(Py4JError, TypeError, AttributeError):
-        frame._jdf.queryExecution().analyzed().rdd().unpersist(False)  # noqa: FBT003, SLF001

@@ -100,7 +100,7 @@ def source_bounds(
         else:
             asked.append(F.struct(F.min(value), F.max(value)).alias(f"v{i}"))
     (row,) = source.select(*asked).collect()
-    told = []
+    conditions = []
     for i, key in enumerate(used):
         kind = str(schema.field(key.column).type)
         values = [value for value in row[i] if value is not None]
@@ -111,10 +111,10 @@ def source_bounds(
             continue
         if key.column.lower() in partitions:
             if len(values) <= _MOST_VALUES:
-                told.append(f"{quoted(key.column)} IN ({', '.join(literals)})")
+                conditions.append(f"{quoted(key.column)} IN ({', '.join(literals)})")
         elif kind not in ("double", "float") or all(value == value for value in values):  # noqa: PLR0124
-            told.append(f"{quoted(key.column)} BETWEEN {literals[0]} AND {literals[1]}")
-    return told
+            conditions.append(f"{quoted(key.column)} BETWEEN {literals[0]} AND {literals[1]}")
+    return conditions
 
 
 def _number(value: Column, kind: str) -> Column:

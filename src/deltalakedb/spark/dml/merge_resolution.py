@@ -6,31 +6,74 @@ which columns the table gets from the source are settled here; what cannot be re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from deltalakedb.actions import Metadata
 from deltalakedb.actions.arrow import schema_from_any
-from deltalakedb.errors import InvalidConditionError
+from deltalakedb.actions.datatypes import ColumnPath, StructType
+from deltalakedb.errors import ConfigurationError, InvalidConditionError
 from deltalakedb.operations.alter import widen_columns
-from deltalakedb.spark.dml.assignments import Assignments
+from deltalakedb.spark.dml.assignments import Assignments, name_parts
 from deltalakedb.spark.dml.conditions import as_column, holds, read_back
 from deltalakedb.spark.dml.generated import anew, generated_columns
-from deltalakedb.spark.dml.merge_clauses import ALL, Clause, Kind
-from deltalakedb.spark.dml.merge_evolution import columns_set
 from deltalakedb.spark.dml.store_assignment import Value, by_name, fitted, policy_of
 from deltalakedb.spark.io.scan import quoted, spark_says, spark_types
+from deltalakedb.spark.io.spark_internals import alias_of, is_connect, join_condition
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from deltalakedb.spark.dml.changes import RowChange
 
+Kind: TypeAlias = Literal["matched", "not matched", "not matched by source"]
+Act: TypeAlias = Literal["update", "delete", "insert"]
+ALL: Final = "*"
+"""In the place of assignments: every column, from the column of the same name."""
 _PLAIN_TARGET: Final = "__deltalakedb_target"
 _PLAIN_SOURCE: Final = "__deltalakedb_source"
 
 
-class Meaning:
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """One WHEN clause."""
+
+    kind: Kind
+    act: Act
+    condition: Any = None
+    assignments: Mapping[str, Any] | str | None = None
+
+    @property
+    def counted_as(self) -> str:
+        """Under which name the rows that it changes are counted."""
+        where = "matched" if self.kind == "matched" else "source"
+        return f"{where} {self.act}d"
+
+    def shown(self) -> dict[str, str]:
+        """As Delta's history has it."""
+        predicate = {} if self.condition is None else {"predicate": str(self.condition)}
+        return {**predicate, "actionType": self.act}
+
+
+def check_clauses(clauses: Sequence[Clause]) -> None:
+    """Refuse a MERGE without clauses, and clauses that would never be reached."""
+    if not clauses:
+        raise ConfigurationError(
+            "The MERGE has no clause",
+            fix="Say what happens, e.g. .whenMatchedUpdateAll() or .whenNotMatchedInsertAll()",
+        )
+    for kind in ("matched", "not matched", "not matched by source"):
+        same = [clause for clause in clauses if clause.kind == kind]
+        if any(clause.condition is None for clause in same[:-1]):
+            raise ConfigurationError(
+                f"A clause for rows that are {kind} has no condition, and others follow",
+                why="They would never be reached",
+                fix="Give it a condition, or make it the last one of its kind",
+            )
+
+
+class MergeResolution:
     """What a MERGE means: names of both sides, values by clause, the condition as text."""
 
     def __init__(
@@ -148,11 +191,10 @@ class Meaning:
             source.select(*self._resolvable("not matched"))
             target.select(*self._resolvable("not matched by source"))
             self.apart = self._ambiguous(joined)
-            plan = getattr(joined, "_jdf", None)
-            if plan is None:
+            if is_connect(joined):
                 _ = joined.schema
                 return self._condition if isinstance(self._condition, str) else None
-            analyzed = plan.queryExecution().analyzed()
+            meant = join_condition(joined)
         except AnalysisException as error:
             raise InvalidConditionError(
                 "The MERGE cannot be resolved",
@@ -161,9 +203,8 @@ class Meaning:
             ) from error
         if isinstance(self._condition, str):
             return self._condition
-        meant = analyzed.condition().get()
         text = str(meant.sql())
-        return read_back(text, meant, lambda: _join_condition(target.join(source, F.expr(text))))
+        return read_back(text, meant, lambda: join_condition(target.join(source, F.expr(text))))
 
     def _resolvable(self, kind: Kind) -> list[Column]:
         """What clauses evaluate: with rows of both, of the source alone, or of the table alone."""
@@ -207,24 +248,36 @@ class Meaning:
         return rows.withColumns(new) if new else rows
 
 
-def _join_condition(joined: DataFrame) -> Any:
-    return joined._jdf.queryExecution().analyzed().condition().get()  # noqa: SLF001
+# --- schema evolution ---------------------------------------------------------------------
 
 
-def alias_of(frame: DataFrame) -> str | None:
-    """The alias that a user gave a DataFrame, below what was done to it since."""
-    inner = getattr(frame, "_jdf", None)
-    if inner is None:
-        plan = getattr(frame, "_plan", None)
-        while plan is not None:
-            if type(plan).__name__ == "SubqueryAlias":
-                return str(plan._alias)  # noqa: SLF001 - nothing else tells it
-            plan = getattr(plan, "_child", None)
-        return None
-    plan = inner.queryExecution().analyzed()
-    while True:
-        if plan.getClass().getSimpleName() == "SubqueryAlias":
-            return str(plan.alias())
-        if plan.children().size() != 1:
-            return None
-        plan = plan.children().apply(0)
+def columns_set(
+    names: Iterable[str], source: StructType, *, everything: bool, table: StructType, alias: str
+) -> StructType:
+    """The columns and fields of a source that assignments name, or `everything` of it.
+
+    The `alias` of the table may stand before the names. Of a struct only the fields that are set
+    are there, unless it is set as a whole.
+    """
+    if everything:
+        return source
+    paths = [tuple(part.lower() for part in name_parts(name)) for name in names]
+    return _named(source, [_bare(path, alias.lower(), table, source) for path in paths], ())
+
+
+def _bare(path: ColumnPath, alias: str, table: StructType, source: StructType) -> ColumnPath:
+    if len(path) == 1 or path[0] != alias:
+        return path
+    known = table.get(path[1]) is not None or source.get(path[1]) is not None
+    return path[1:] if known or table.get(alias) is None else path
+
+
+def _named(source: StructType, named: Sequence[ColumnPath], above: ColumnPath) -> StructType:
+    kept = []
+    for field in source.fields:
+        path = (*above, field.name.lower())
+        if path in named:
+            kept.append(field)
+        elif isinstance(field.type, StructType) and any(n[: len(path)] == path for n in named):
+            kept.append(replace(field, type=_named(field.type, named, path)))
+    return StructType(tuple(kept))

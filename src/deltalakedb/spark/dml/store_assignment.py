@@ -154,9 +154,9 @@ def _cast(value: Column, source: Any, target: Any, name: str, policy: str) -> Co
             why=f"{_POLICY} is STRICT, and not every such value fits",
             fix="Convert the value to the type of the column",
         )
-    told = json.dumps([name, source.simpleString(), target.simpleString()])
+    details = json.dumps([name, source.simpleString(), target.simpleString()])
     shown = F.substring(value.cast("string"), 1, 100)
-    error = F.raise_error(F.concat(F.lit(_UNFIT + told), shown, F.lit(_END)))
+    error = F.raise_error(F.concat(F.lit(_UNFIT + details), shown, F.lit(_END)))
     return F.coalesce(value.try_cast(target), F.when(value.isNotNull(), error.cast(target)))
 
 

@@ -8,10 +8,11 @@ them, and uses it for whatever the process reads from that bucket later.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from deltalakedb.errors import ConfigurationError, MissingDriverError, Option
+from deltalakedb.spark.io.spark_internals import hadoop_version, has_file_system
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,22 +70,15 @@ def storage_options_of(settings: Mapping[str, str]) -> dict[str, str]:
 
 def require_connector(spark: SparkSession, location: str) -> None:
     """Refuse a table on S3 that Spark cannot read, before a query fails somewhere inside of it."""
-    from py4j.protocol import Py4JError
-
     if urlsplit(location).scheme != "s3":
         return
-    java: Any = spark.sparkContext._jvm  # noqa: SLF001 - there is no other way to Hadoop
-    settings = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
-    try:
-        java.org.apache.hadoop.fs.FileSystem.getFileSystemClass("s3a", settings)
-    except Py4JError as error:
-        version = java.org.apache.hadoop.util.VersionInfo.getVersion()
+    if not has_file_system(spark, "s3a"):
         raise MissingDriverError(
             f"Spark cannot read {location}: Hadoop's connector for S3 is not on its class path",
             fix="Start the session with spark.jars.packages="
-            f"org.apache.hadoop:hadoop-aws:{version}, or read without Spark: "
+            f"org.apache.hadoop:hadoop-aws:{hadoop_version(spark)}, or read without Spark: "
             "snapshot.to_arrow()",
-        ) from error
+        )
 
 
 def hadoop_options(location: str, options: Mapping[str, str]) -> dict[str, str]:

@@ -31,8 +31,13 @@ from deltalakedb.actions.datatypes import (
 from deltalakedb.actions.partition import NULL_DIRECTORY, decode_partition_value
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.errors import ConstraintViolatedError, StorageError
-from deltalakedb.spark.io.cloned_session import in_clone, is_observed
 from deltalakedb.spark.io.scan import quoted, spark_types
+from deltalakedb.spark.io.spark_internals import (
+    file_name_encoding,
+    in_clone,
+    is_connect,
+    is_observed,
+)
 from deltalakedb.staging.constraints import invariants, limits
 from deltalakedb.staging.layout import STAGING_FOLDER, TARGET_FILE_BYTES, Layout, StagePlan
 from deltalakedb.staging.parquet_footers import FooterStatistics
@@ -113,7 +118,7 @@ def stage_natively(
 
 def _folder(frame: DataFrame, plan: StagePlan) -> Path | None:
     """The table's folder on this machine, where Spark writes to it as everybody does."""
-    if getattr(frame, "_jdf", None) is None or plan.folder:
+    if is_connect(frame) or plan.folder:
         # A remote Spark has disks of its own; change data are no rows of the table.
         return None
     if plan.enforce and _has_conditions(plan):
@@ -130,9 +135,8 @@ def _folder(frame: DataFrame, plan: StagePlan) -> Path | None:
 
 def _names_any_file(frame: DataFrame) -> bool:
     """Whether Java can write every name: without a locale it has ASCII only, and puts a ? else."""
-    java: Any = frame.sparkSession.sparkContext._jvm  # noqa: SLF001
-    found = str(java.java.lang.System.getProperty("sun.jnu.encoding"))
-    return found.upper().replace("-", "") == "UTF8"
+    encoding = file_name_encoding(frame.sparkSession)
+    return encoding.upper().replace("-", "") == "UTF8"
 
 
 def _has_conditions(plan: StagePlan) -> bool:

@@ -41,10 +41,10 @@ from deltalakedb.errors import InvalidConditionError, UnsupportedFeatureError
 from deltalakedb.reading.data_files import DataFile, deleted_rows
 from deltalakedb.reading.dataset import layout_of
 from deltalakedb.spark.dml.positions import without
-from deltalakedb.spark.io.cloned_session import cloned_reader, in_session
 from deltalakedb.spark.io.file_list import spark_file_list
 from deltalakedb.spark.io.hadoop import hadoop_options, require_connector
 from deltalakedb.spark.io.paths import hadoop_uri, metadata_path
+from deltalakedb.spark.io.spark_internals import cloned_reader, in_session, is_connect
 from deltalakedb.storage.locations import FilePlaces
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def scan_files(
     """
     import pyarrow.compute as pc
 
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
+    if is_connect(spark):
         raise UnsupportedFeatureError(
             f"Table {snapshot.table.name!r} cannot be read or changed this way by Spark Connect",
             why="The files to scan are handed over in a folder that the server does not have",

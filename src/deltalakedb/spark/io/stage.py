@@ -22,8 +22,8 @@ from deltalakedb.spark.dml.generated import filled, generated_conditions
 from deltalakedb.spark.dml.store_assignment import unfit
 from deltalakedb.spark.io.native_writer import WIDER, stage_natively
 from deltalakedb.spark.io.scan import quoted, session_zone, spark_types
+from deltalakedb.spark.io.spark_internals import is_connect
 from deltalakedb.spark.io.task_results import receive_add, receive_error, send_add, send_error
-from deltalakedb.spark.source.session_format import install
 from deltalakedb.staging.change_data import cdc_files, change_data_plan
 from deltalakedb.staging.constraints import invariants, limits
 from deltalakedb.staging.fit import fit, nullable
@@ -79,14 +79,13 @@ class FrameSource:
 
     def replacing(self, snapshot: Snapshot, plan: RowPlan, now: int) -> Take | None:
         """Spark takes out what these rows replace; not through Connect, where it cannot scan."""
-        from deltalakedb.spark.dml.replace_matching import replacing_matches
-        from deltalakedb.spark.dml.replace_where import replacing
+        from deltalakedb.spark.dml.replace import replace_matching, replace_where
 
-        if getattr(self.frame, "_jdf", None) is None:
+        if is_connect(self.frame):
             return None
         if plan.matching is not None:
-            return replacing_matches(self.frame, snapshot, plan, plan.matching, now)
-        return replacing(self.frame.sparkSession, snapshot, plan, now)
+            return replace_matching(self.frame, snapshot, plan, plan.matching, now)
+        return replace_where(self.frame.sparkSession, snapshot, plan, now)
 
     def stage(self, plan: StagePlan) -> list[AddFile]:
         """Write the rows where they are."""
@@ -109,9 +108,7 @@ class FrameSource:
 
 
 def frame_source(frame: DataFrame) -> FrameSource:
-    """A DataFrame as a source of rows; whoever writes them has this room in use."""
-    if getattr(frame, "_jdf", None) is not None:
-        install()
+    """A DataFrame as a source of rows."""
     return FrameSource(frame)
 
 
@@ -202,8 +199,10 @@ def _collected(
     names = list(frame.columns)
     plain = frame.toDF(*(f"_{i}" for i in range(len(names))))
     try:
-        told = plain.mapInArrow(_writer(write, names), "file string, beside string, error string")
-        found = told.collect()
+        results = plain.mapInArrow(
+            _writer(write, names), "file string, beside string, error string"
+        )
+        found = results.collect()
     except PySparkException as error:
         raise _refused(error, plan.table) from error
     adds = [receive_add(row.file) for row in found if row.file is not None]
@@ -220,16 +219,17 @@ def _writer(write: _Write, columns: list[str]) -> Callable[[Iterable[Any]], Iter
     def run(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
-        told: list[dict[str, str]] = []
+        results: list[dict[str, str]] = []
         try:
             adds, beside = write(batch.rename_columns(columns) for batch in batches)
-            told += [{"file": send_add(add)} for add in adds]
-            told += [{"beside": send_add(add)} for add in beside]
+            results += [{"file": send_add(add)} for add in adds]
+            results += [{"beside": send_add(add)} for add in beside]
         except DeltaLakeDbError as error:
-            told.append({"error": send_error(error)})
+            results.append({"error": send_error(error)})
         names = ("file", "beside", "error")
         yield pa.RecordBatch.from_arrays(
-            [pa.array([one.get(name) for one in told], pa.string()) for name in names], list(names)
+            [pa.array([one.get(name) for one in results], pa.string()) for name in names],
+            list(names),
         )
 
     return run
@@ -261,12 +261,12 @@ def _constrained(
         if field.name.lower() not in present:
             frame = frame.withColumn(field.name, F.lit(None))
     for name, condition in conditions.items():
-        told = F.raise_error(F.lit(f"{_BROKEN}{json.dumps([name, condition])}"))
+        failure = F.raise_error(F.lit(f"{_BROKEN}{json.dumps([name, condition])}"))
         holds = F.coalesce(F.expr(f"({condition})"), F.lit(False))  # noqa: FBT003
         if unless is not None:
             holds = F.col(unless).isNotNull() | holds
         # What is not deterministic stays here; else rows that a join leaves out are asked, too.
-        frame = frame.where(holds | (F.spark_partition_id() < 0) | told.isNull())
+        frame = frame.where(holds | (F.spark_partition_id() < 0) | failure.isNull())
     return frame, replace(plan, conditions={}, enforce=False)
 
 

@@ -1,21 +1,28 @@
-"""Work on the executors of a session, its answers in order: for the bulk jobs of the catalog.
+"""Bulk jobs of the catalog on the executors: the log of an import, the files of an archive.
 
-A window of tasks is one job; the next one runs while the answers of the last are used. What a task
-refuses comes back as the error that it is. Sessions of Spark Connect serve as well.
+The executors call the functions that one process would call. A window of tasks is one Spark job;
+the next one runs while the results of the last are used. An error that a task raises is raised in
+the driver. Sessions of Spark Connect work as well.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from deltalakedb.errors import ConfigurationError, DeltaLakeDbError
+from deltalakedb.importing.parsing import Parser, parse
+from deltalakedb.importing.parsing import Task as LogTask
+from deltalakedb.retention.archive import ArchivedFile, Part, PartWriter, write_part
+from deltalakedb.storage import open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from deltalakedb.importing.log_rows import LogBatch
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
@@ -23,7 +30,36 @@ _PLACES: Final = 8
 """How many tasks run at once where the session does not tell."""
 
 
-def check_session(spark: SparkSession, location: str) -> None:
+def spark_parser(spark: SparkSession, location: str, options: Mapping[str, str]) -> Parser:
+    """Parse tasks on the executors of a session; they have to reach `location`."""
+    _check_session(spark, location)
+    given = dict(options)
+
+    def work(task: LogTask) -> LogBatch:
+        return parse(open_storage(location, given), task)
+
+    def parse_all(tasks: Iterable[LogTask]) -> Iterator[LogBatch]:
+        yield from _in_order(spark, work, tasks)
+
+    return parse_all
+
+
+def spark_parts(spark: SparkSession, location: str, options: Mapping[str, str]) -> PartWriter:
+    """Write parts on the executors of a session; they and this process have to reach `location`."""
+    _check_session(spark, location)
+    given = dict(options)
+
+    def work(part: Part) -> ArchivedFile:
+        return write_part(open_storage(location, given), part)
+
+    def write_all(parts: Iterable[Part]) -> Iterator[ArchivedFile]:
+        # Each holds many rows: no more are in memory than run at once, and are read meanwhile.
+        yield from _in_order(spark, work, parts, ahead=1)
+
+    return write_all
+
+
+def _check_session(spark: SparkSession, location: str) -> None:
     """Refuse what is no session, and a location that no executor reaches."""
     if not hasattr(spark, "createDataFrame"):
         raise ConfigurationError(
@@ -38,7 +74,7 @@ def check_session(spark: SparkSession, location: str) -> None:
         )
 
 
-def in_order(
+def _in_order(
     spark: SparkSession,
     work: Callable[[Task], Answer],
     tasks: Iterable[Task],
@@ -84,8 +120,8 @@ def _run(spark: SparkSession, work: Callable[[Task], Answer], tasks: list[Task])
                 columns = [pa.array([number], pa.int64()), pa.array(data, pa.binary())]
                 yield pa.record_batch(columns, names=["number", "answer"])
 
-    told = spread.mapInArrow(run, "number long, answer binary").collect()
-    answers = {row.number: pickle.loads(row.answer) for row in told}  # noqa: S301 - from our tasks
+    rows_back = spread.mapInArrow(run, "number long, answer binary").collect()
+    answers = {row.number: pickle.loads(row.answer) for row in rows_back}  # noqa: S301 - from our tasks
     found: list[Answer] = []
     for number in range(len(tasks)):
         answer = answers[number]

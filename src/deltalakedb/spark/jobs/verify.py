@@ -84,15 +84,15 @@ class SparkLogReader(LogReader):
         from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
         columns = "kind int, bucket int, place int, key binary, value binary"
-        told = self._run(_units(plan), _replayer(self._place, buckets), columns).cache()
+        replayed = self._run(_units(plan), _replayer(self._place, buckets), columns).cache()
         try:
-            control = told.where(F.col("kind") != _FILE).toArrow().to_pylist()
+            control = replayed.where(F.col("kind") != _FILE).toArrow().to_pylist()
             control.sort(key=lambda row: row["place"])
             for row in control:
                 if row["kind"] == _ERROR:
                     raise _loaded(row["value"])
             newest = (
-                told.where(F.col("kind") == _FILE)
+                replayed.where(F.col("kind") == _FILE)
                 .groupBy("bucket", "key")
                 .agg(F.max_by("value", "place").alias("value"))
                 .where(F.length("value") > 0)
@@ -108,7 +108,7 @@ class SparkLogReader(LogReader):
                         state.files[name.decode("utf-8", "surrogatepass")] = value
                 yield state
         finally:
-            told.unpersist()
+            replayed.unpersist()
 
     def _run(
         self,
@@ -191,12 +191,12 @@ def _told(
             "The log changed while it was read", why=error.what, fix="Try again"
         )
         return [(_ERROR, 0, number, b"", pickle.dumps(changed))]
-    told = [(_CONTROL, 0, number, b"", pickle.dumps(others))]
+    rows = [(_CONTROL, 0, number, b"", pickle.dumps(others))]
     for file, described in files.items():
         name = file.encode("utf-8", "surrogatepass")
         # The bucket that `in_bucket` puts it in.
-        told.append((_FILE, zlib.crc32(name) % buckets, number, name, described))
-    return told
+        rows.append((_FILE, zlib.crc32(name) % buckets, number, name, described))
+    return rows
 
 
 def _actions(unit: Sequence[Checkpoint | LogFile], spool: Spool) -> Iterator[Iterable[Action]]:

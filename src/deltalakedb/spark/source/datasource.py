@@ -38,8 +38,7 @@ from deltalakedb.errors import ConfigurationError
 from deltalakedb.reading.dataset import open_dataset
 from deltalakedb.snapshot.listing import DEFAULT_COLUMNS
 from deltalakedb.spark.source.options import READS, Use
-from deltalakedb.spark.source.source_options import SourceOptions
-from deltalakedb.spark.source.spark_tables import not_a_table_of_spark
+from deltalakedb.spark.source.source_options import FORMAT, SourceOptions, not_a_table_of_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,68 +58,68 @@ class DeltaLakeDbSource(DataSource):
         super().__init__(dict(options))
         if "provider" in options:
             # Spark says so of a table of its own that is created.
-            raise not_a_table_of_spark("CREATE TABLE … USING deltalakedb")
-        self._given = SourceOptions.read(options)
+            raise not_a_table_of_spark(f"CREATE TABLE … USING {FORMAT}")
+        self._options = SourceOptions.read(options)
 
     @classmethod
     def name(cls) -> str:
         """What `format` takes."""
-        return "deltalakedb"
+        return FORMAT
 
     def schema(self) -> SparkStruct:
         """The columns of the table, at the version that is asked for."""
         self._check(*READS)
-        with self._given.open() as lake:
-            if self._given.change_feed:
+        with self._options.open() as lake:
+            if self._options.change_feed:
                 from deltalakedb.spark.source.feed import feed_columns
 
-                return _spark_schema(feed_columns(lake, self._given))
-            return _spark_schema(self._given.snapshot(lake).schema)
+                return _spark_schema(feed_columns(lake, self._options))
+            return _spark_schema(self._options.snapshot(lake).schema)
 
     def _check(self, *uses: Use) -> None:
-        self._given.check(*uses)
+        self._options.check(*uses)
         for option in ("where", "metadata"):
-            if self._given.text(option) is not None:
+            if self._options.text(option) is not None:
                 raise ConfigurationError(
                     f"The option {option!r} is not known here",
                     why="It is for Spark's own scan, and this is a data source in Python",
-                    fix="Leave it out, or import deltalakedb.spark in a classic session",
+                    fix="Leave it out, or call deltalakedb.spark.enable(spark)",
                 )
 
     def reader(self, schema: SparkStruct) -> DataSourceReader:
         """Reads rows, or the change data of versions."""
         self._check(Use.READ)
-        if self._given.change_feed:
+        if self._options.change_feed:
             from deltalakedb.spark.source.feed import FeedReader
 
-            return FeedReader(self._given, schema_from_json(schema.json()))
+            return FeedReader(self._options, schema_from_json(schema.json()))
         # Spark refuses a reader that takes filters unless spark.sql.python.filterPushdown.enabled.
         return (
-            _FilteringReader(self._given)
-            if self._given.flag("pushFilters")
-            else _Reader(self._given)
+            _FilteringReader(self._options)
+            if self._options.flag("pushFilters")
+            else _Reader(self._options)
         )
 
     def writer(self, schema: SparkStruct, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's
         """Appends rows, or puts them in the place of others."""
         from deltalakedb.spark.source.writer import BatchWriter, Target
 
-        self._given.check(Use.WRITE)
-        return BatchWriter(Target.planned(self._given, schema, overwrite=overwrite))
+        self._options.check(Use.WRITE)
+        return BatchWriter(Target.planned(self._options, schema, overwrite=overwrite))
 
     def streamReader(self, schema: SparkStruct) -> DataSourceStreamReader:  # noqa: N802
         """Follows the table, or the changes of its rows."""
         from deltalakedb.spark.source.feed_stream import FeedStreamReader
         from deltalakedb.spark.source.stream import StreamReader
 
-        if self._given.version is not None or self._given.timestamp is not None:
+        if self._options.version is not None or self._options.timestamp is not None:
             raise ConfigurationError(
                 "A stream follows a table, and is not read at one version",
                 fix="Say where it starts by startingVersion or startingTimestamp",
             )
-        self._given.check(Use.READ_STREAM)
-        kind = FeedStreamReader if self._given.change_feed else StreamReader
-        return kind(self._given, schema_from_json(schema.json()))
+        self._options.check(Use.READ_STREAM)
+        kind = FeedStreamReader if self._options.change_feed else StreamReader
+        return kind(self._options, schema_from_json(schema.json()))
 
     def streamWriter(  # noqa: N802 - Spark's
         self,
@@ -130,8 +129,8 @@ class DeltaLakeDbSource(DataSource):
         """Adds the rows of each batch exactly once."""
         from deltalakedb.spark.source.writer import StreamWriter, Target
 
-        self._given.check(Use.WRITE_STREAM)
-        return StreamWriter(Target.planned(self._given, schema, overwrite=overwrite))
+        self._options.check(Use.WRITE_STREAM)
+        return StreamWriter(Target.planned(self._options, schema, overwrite=overwrite))
 
 
 def _spark_schema(schema: StructType) -> SparkStruct:
@@ -218,13 +217,13 @@ class _Reader(DataSourceReader):
     """Reads a snapshot."""
 
     def __init__(self, given: SourceOptions) -> None:
-        self._given = given
+        self._options = given
         self._filters: list[Filter] = []
 
     def partitions(self) -> Sequence[InputPartition]:
         """The files that can have such rows, in groups."""
-        with self._given.open() as lake:
-            snapshot = self._given.snapshot(lake)
+        with self._options.open() as lake:
+            snapshot = self._options.snapshot(lake)
             metadata = snapshot.metadata
             where = parse_where(
                 self._filters, metadata.schema, metadata.partition_columns, strict=False

@@ -120,14 +120,14 @@ class FeedReader(DataSourceReader):
     """Reads the changes of versions."""
 
     def __init__(self, given: SourceOptions, schema: StructType) -> None:
-        self._given = given
+        self._options = given
         self._columns = table_columns(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         """The changes of each version."""
-        with self._given.open() as lake:
-            table = lake.table(self._given.table)
-            return planned_changes(table, *feed_range(self._given, table), self._columns)
+        with self._options.open() as lake:
+            table = lake.table(self._options.table)
+            return planned_changes(table, *feed_range(self._options, table), self._columns)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of some files, each with what happened to it."""
@@ -214,9 +214,9 @@ def changes_of(
 ) -> Iterator[Changes]:
     """What happened to which files in a version."""
     moment = to_datetime(committed_at)
-    told = [action for action in actions if isinstance(action, CdcFile)]
-    if told:
-        files = files_of_adds([_as_add(one) for one in told], version)
+    change_files = [action for action in actions if isinstance(action, CdcFile)]
+    if change_files:
+        files = files_of_adds([_as_add(one) for one in change_files], version)
         yield from _grouped(files, None, version, moment)
         return
     adds = {a.path: a for a in actions if isinstance(a, AddFile) and a.data_change}

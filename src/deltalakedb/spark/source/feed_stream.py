@@ -35,8 +35,8 @@ class FeedStreamReader(StreamReader):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """How far the next batch goes."""
         begin = reached = Offset.read(start)
-        room = Room.of(limit, also_bytes=self._given.number("maxBytesPerTrigger"))
-        with self._given.open() as lake:
+        room = Room.of(limit, also_bytes=self._options.number("maxBytesPerTrigger"))
+        with self._options.open() as lake:
             table = self._table(lake, reached)
             if reached.in_snapshot:
                 files = self._first_files(table, reached)
@@ -63,7 +63,7 @@ class FeedStreamReader(StreamReader):
         """What happened between two offsets."""
         last = Offset.read(end)
         first = Offset.read(start).same_query(last)
-        with self._given.open() as lake:
+        with self._options.open() as lake:
             table = self._table(lake, last)
             found = list(self._first_rows(table, first, last)) if first.in_snapshot else []
             if not last.in_snapshot:
@@ -104,7 +104,7 @@ class FeedStreamReader(StreamReader):
         for action in actions:
             if isinstance(action, Metadata):
                 self._check_columns(table, version, action)
-        told = [action.size for action in actions if isinstance(action, CdcFile)]
-        return told or [
+        sizes = [action.size for action in actions if isinstance(action, CdcFile)]
+        return sizes or [
             a.size or 0 for a in actions if isinstance(a, (AddFile, RemoveFile)) and a.data_change
         ]

@@ -1,6 +1,6 @@
 """The options of `format("deltalakedb")`: every name, where it counts, and what it may be.
 
-Both ways in (`session_format.py` in the driver, `datasource.py` as a data source) ask this list, so
+Both ways in (`native_format.py` after `enable`, `datasource.py` as a data source) ask this list, so
 an option has one meaning. What is not listed for a use is refused: an option that is passed over
 may cost rows.
 """

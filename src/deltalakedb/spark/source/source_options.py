@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import tzinfo
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import deltalakedb
 from deltalakedb.actions.datatypes import schema_from_json, schema_to_json, with_nulls
 from deltalakedb.actions.properties import spelled
-from deltalakedb.errors import ConfigurationError
+from deltalakedb.errors import ConfigurationError, UnsupportedFeatureError
 from deltalakedb.operations.append import Matching
 from deltalakedb.spark.api.query_text import without_alias
 from deltalakedb.spark.io.timestamps import moment
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from deltalakedb.snapshot import Snapshot
     from deltalakedb.table import Table
 
+FORMAT: Final = "deltalakedb"
+"""The name of the format."""
 _DYNAMIC = "dynamic"
 _OVERWRITE_MODE = "partitionoverwritemode"
 _REPLACING = ("replaceWhere", "replaceUsing", "replaceOn")
@@ -290,3 +292,17 @@ def _below(options: Mapping[str, str], prefix: str) -> dict[str, str]:
         for name, value in options.items()
         if name.lower().startswith(prefix)
     }
+
+
+def not_a_table_of_spark(what: str) -> UnsupportedFeatureError:
+    """The error for a call or statement that would make such a table or view."""
+    return UnsupportedFeatureError(
+        f"{what} does not work with tables of a lake",
+        why="It makes a table or view of Spark's own catalog, which Spark could not read or write "
+        "rightly",
+        fix='Write by df.write.format("deltalakedb").option("catalog", url).save("sales.orders"), '
+        'which creates the table where .option("location", …) is given; for SQL make a view of '
+        "what is read: deltalakedb.spark.register(spark, url), or "
+        'spark.read.format("deltalakedb").option("catalog", url).load("sales.orders")'
+        '.createOrReplaceTempView("orders")',
+    )

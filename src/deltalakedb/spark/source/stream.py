@@ -102,18 +102,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows a table."""
 
     def __init__(self, given: SourceOptions, schema: StructType) -> None:
-        self._given = given
+        self._options = given
         self._schema = with_nulls(schema)
         self._until: int | None = None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
         """Go no further than the newest version there is now."""
-        with self._given.open() as lake:
-            self._until = lake.table(self._given.table).snapshot().version
+        with self._options.open() as lake:
+            self._until = lake.table(self._options.table).snapshot().version
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
         """Where a new query begins."""
-        given = self._given
+        given = self._options
         version, moment = given.text("startingVersion"), given.text("startingTimestamp")
         if version is not None and moment is not None:
             raise ConfigurationError(
@@ -137,8 +137,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
         """What the options say; Spark knows one limit at a time, see `latestOffset`."""
-        files = self._given.number("maxFilesPerTrigger")
-        size = self._given.number("maxBytesPerTrigger")
+        files = self._options.number("maxFilesPerTrigger")
+        size = self._options.number("maxBytesPerTrigger")
         if files is not None:
             return ReadMaxFiles(files)
         return ReadAllAvailable() if size is None else ReadMaxBytes(size)
@@ -146,8 +146,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """How far the next batch goes."""
         begin = Offset.read(start)
-        room = Room.of(limit, also_bytes=self._given.number("maxBytesPerTrigger"))
-        with self._given.open() as lake:
+        room = Room.of(limit, also_bytes=self._options.number("maxBytesPerTrigger"))
+        with self._options.open() as lake:
             table = self._table(lake, begin)
             reached = begin
             try:
@@ -171,7 +171,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         last = Offset.read(end)
         first = Offset.read(start).same_query(last)
         found: list[tuple[ReadPlan, pa.Table]] = []
-        with self._given.open() as lake:
+        with self._options.open() as lake:
             table = self._table(lake, last)
             # The columns of the query, and not those that the table may have got since.
             plan = replace(ReadPlan.of(table.snapshot()), schema=self._schema)
@@ -190,7 +190,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _table(self, lake: Lake, offset: Offset) -> Table:
         """The table that an offset is of."""
-        table = lake.table(self._given.table)
+        table = lake.table(self._options.table)
         if offset.table and offset.table != table.table_id:
             raise SourceChangedError(
                 f"Table {table.name!r} is not the one that this query has read so far",
@@ -248,7 +248,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The files that a version added; refused where it did more than that."""
         adds = [a for a in actions if isinstance(a, AddFile) and a.data_change]
         removes = [a for a in actions if isinstance(a, RemoveFile) and a.data_change]
-        given = self._given
+        given = self._options
         if removes and given.flag("skipChangeCommits"):
             adds, removes = [], []
         if removes and not given.flag("ignoreChanges"):
@@ -265,7 +265,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             return table.actions(version)
         except VersionNotFoundError as error:
-            if self._given.text("failOnDataLoss") is not None and not self._given.flag(
+            if self._options.text("failOnDataLoss") is not None and not self._options.flag(
                 "failOnDataLoss"
             ):
                 return []

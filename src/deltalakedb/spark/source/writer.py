@@ -72,14 +72,15 @@ class Target:
             raise ConfigurationError(
                 "The options replaceUsing and replaceOn do not work here",
                 why="They are for Spark's own scan, and this is a data source in Python",
-                fix="Use replaceWhere, or import deltalakedb.spark in a classic session",
+                fix="Use replaceWhere, or call deltalakedb.spark.enable(spark) in a classic "
+                "session",
             )
         if given.optimize():
             raise ConfigurationError(
                 "The option optimizeWrite does not work here",
                 why="Rows that come to a data source in Python cannot be shuffled any more",
-                fix="Repartition them before they are written, or import deltalakedb.spark in a "
-                "classic session",
+                fix="Repartition them before they are written, or call "
+                "deltalakedb.spark.enable(spark) in a classic session",
             )
         data_change = given.data_change(overwrite=overwrite)
         where, dynamic = replaced.where, replaced.dynamic

@@ -14,7 +14,7 @@ from rich.text import Text
 _INDENT: Final = "   "
 
 
-class Telling:
+class Report:
     """Prints what happens, in colours on a terminal. A check that fails is told, and counted."""
 
     def __init__(self) -> None:

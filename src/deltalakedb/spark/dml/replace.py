@@ -1,12 +1,16 @@
-"""`replaceUsing` and `replaceOn` of a DataFrame: rows of a table make way for those they match.
+"""`replaceWhere`, `replaceUsing` and `replaceOn` of a DataFrame: Spark takes the old rows out.
 
-New rows are staged first, and rows of the table are matched with the staged files. So they are
-matched with just the rows that are written, even where the DataFrame gives others each time. All
-new rows are written, whether they match any or none; a row of the table goes if it matches any.
+- `replaceWhere` deletes rows as DELETE does. A condition may be any that Spark evaluates, has the
+  same meaning for old and new rows (times are in the zone of the session), and no file passes
+  through the driver.
+- `replaceUsing` and `replaceOn` delete the rows that match a new row. The new rows are staged
+  first and matched by their staged files: a DataFrame may give other rows each time it is
+  evaluated. All new rows are written, whether they match or not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Final
@@ -15,8 +19,10 @@ from deltalakedb.conditions.partition_tests import partitions_read
 from deltalakedb.conditions.predicate import Opaque, Predicate, conjunction
 from deltalakedb.errors import ConfigurationError, InvalidConditionError
 from deltalakedb.operations.overwrite import Going, Take, as_planned
-from deltalakedb.spark.dml.changes import RowEdit, columns_named, written_rows
-from deltalakedb.spark.dml.delete_update import take_out_matching
+from deltalakedb.snapshot.listing import files_of_adds
+from deltalakedb.spark.dml.changes import Emitted, RowEdit, columns_named, written_rows
+from deltalakedb.spark.dml.conditions import resolved
+from deltalakedb.spark.dml.delete_update import take_out, take_out_matching
 from deltalakedb.spark.dml.merge_plan import (
     Key,
     MergeCondition,
@@ -24,13 +30,12 @@ from deltalakedb.spark.dml.merge_plan import (
     small,
     source_bounds,
 )
-from deltalakedb.spark.dml.merge_resolution import alias_of
-from deltalakedb.spark.dml.replace_where import staged_rows, taken_out
-from deltalakedb.spark.io.scan import planned, quoted, spark_says
+from deltalakedb.spark.io.scan import FILE_COLUMNS, planned, quoted, scan_files, spark_says
+from deltalakedb.spark.io.spark_internals import alias_of
 from deltalakedb.transaction.attempt import NOTHING, ReadSet
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from deltalakedb.actions import AddFile
     from deltalakedb.operations.append import Matching, RowPlan
@@ -40,7 +45,56 @@ _TABLE: Final = "__deltalakedb_table"
 _ROWS: Final = "__deltalakedb_rows"
 
 
-def replacing_matches(
+def replace_where(spark: SparkSession, snapshot: Snapshot, plan: RowPlan, now: int) -> Take:
+    """Check a condition; what takes the rows for it out, once new ones are staged."""
+    edit = RowEdit(spark, as_planned(snapshot, plan), now)
+    where = plan.where
+    resolved(where, edit.empty)
+
+    return lambda adds: _take_out(edit, adds, lambda: take_out(edit, where))
+
+
+def _take_out(
+    edit: RowEdit, adds: list[AddFile], take: Callable[[], tuple[ReadSet, int | None]]
+) -> Going:
+    """Take rows out; what becomes of their files, and the change data of it all."""
+    try:
+        read, deleted = take()
+        if edit.parts.changes:
+            # Readers of the feed look at nothing but change data, where a commit has any.
+            _write_inserts(edit, adds)
+    except BaseException:
+        edit.undo()
+        raise
+    parts = edit.parts
+    return Going(
+        removes=parts.removes,
+        read=read,
+        kept=parts.adds,
+        marked=parts.marked,
+        changes=parts.changes,
+        deleted=deleted,
+        staged=tuple(parts.keys),
+    )
+
+
+def _write_inserts(edit: RowEdit, adds: list[AddFile]) -> None:
+    """The rows of files that have just been written, as change data."""
+    from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+    if not adds:
+        return
+    rows = _staged_rows(edit, adds)
+    columns = columns_named(field.name for field in edit.metadata.schema.fields)
+    edit.write(rows, [Emitted(F.lit(True), [(columns, "insert")])])  # noqa: FBT003
+
+
+def _staged_rows(edit: RowEdit, adds: list[AddFile]) -> DataFrame:
+    """The rows of files that have just been written."""
+    return scan_files(edit.spark, edit.snapshot, files_of_adds(adds, 0, FILE_COLUMNS))
+
+
+def replace_matching(
     frame: DataFrame, snapshot: Snapshot, plan: RowPlan, matching: Matching, now: int
 ) -> Take:
     """Check what rows are matched by; what takes those that match out, once new ones are staged."""
@@ -49,7 +103,7 @@ def replacing_matches(
     match.check()
 
     def take(adds: list[AddFile]) -> Going:
-        return taken_out(edit, adds, lambda: match.take_out(adds))
+        return _take_out(edit, adds, lambda: match.take_out(adds))
 
     return take
 
@@ -96,7 +150,7 @@ class _Match:
         if not adds:
             return NOTHING, 0
         edit = self._edit
-        rows = self._named(staged_rows(edit, adds))
+        rows = self._named(_staged_rows(edit, adds))
         predicate = self._predicate(rows)
         files = edit.find(predicate)
         read = ReadSet(
