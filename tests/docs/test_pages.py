@@ -119,7 +119,7 @@ AMONG = {
         "5 1",
     ],
     "docs/how-to/operate.md": [
-        "['deltalakedb_versions_committed_total 2']",
+        "['deltalakedb_versions_committed_total 2.0']",
         "[(1, 'WRITE'), (0, 'CREATE TABLE')]",
     ],
     "docs/how-to/retention.md": ["5", "0", "5 [5]", "5", "0 4 [5, 4, 3, 2, 1, 0]"],

@@ -20,9 +20,8 @@ import deltalakedb.store.sqlite  # noqa: F401
 from deltalakedb.clock import ManualClock
 from deltalakedb.importing import import_table, parsing
 from deltalakedb.lake import Lake
-from deltalakedb.mirror.mirror import Mirror
 from deltalakedb.mirror.worker import Worker
-from faults.workload import IMPATIENT, Writer
+from faults.workload import IMPATIENT, Writer, impatient
 
 from support.faulty_files import FaultyFiles
 from support.fork_server import Job
@@ -42,8 +41,7 @@ def run(job: Job) -> None:
 
 def _connect(job: Job, *, mirror: str = "worker") -> Lake:
     lake = Lake.connect(job["url"], mirror=mirror, storage_options=job.get("storage_options"))
-    lake.mirror = Mirror(lake.store, mode=mirror, schedule=IMPATIENT)
-    return lake
+    return impatient(lake, mirror)
 
 
 def _work(job: Job) -> None:

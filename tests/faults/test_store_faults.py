@@ -14,12 +14,11 @@ import pytest
 
 import deltalakedb
 from deltalakedb.lake import Lake
-from deltalakedb.mirror.mirror import Mirror
 from deltalakedb.mirror.worker import Worker
 from deltalakedb.store.url import Engine
 from faults.proof import check_tables, check_uploads, wait_until_published
 from faults.watch import LogWatch
-from faults.workload import IMPATIENT, Writer, create_tables
+from faults.workload import IMPATIENT, Writer, create_tables, impatient
 from mirror.logs import log_of
 
 from support import faulty_files, faulty_s3
@@ -126,8 +125,7 @@ def work(
 
 def connect(url: str, options: dict[str, str], *, mirror: str = "worker") -> Lake:
     lake = deltalakedb.connect(url, storage_options=options, mirror=mirror)
-    lake.mirror = Mirror(lake.store, mode=mirror, schedule=IMPATIENT)
-    return lake
+    return impatient(lake, mirror)
 
 
 @contextmanager

@@ -15,12 +15,11 @@ import pytest
 
 import deltalakedb
 from deltalakedb.lake import Lake
-from deltalakedb.mirror.mirror import Mirror
 from deltalakedb.store.url import Engine
 from faults.proof import check_tables, wait_until_published
 from faults.test_store_faults import CONVERGED, running
 from faults.watch import LogWatch
-from faults.workload import IMPATIENT, Writer, create_tables
+from faults.workload import Writer, create_tables, impatient
 from mirror.logs import log_of
 
 from support.faulty_s3 import FaultyS3
@@ -168,8 +167,7 @@ def kill_workers(
 
 def connect(url: str, options: dict[str, str]) -> Lake:
     lake = deltalakedb.connect(url, storage_options=options, mirror="worker")
-    lake.mirror = Mirror(lake.store, mode="worker", schedule=IMPATIENT)
-    return lake
+    return impatient(lake, "worker")
 
 
 def kill_alone(people: Crew, watch: Watch, chance: random.Random, kills: int) -> None:

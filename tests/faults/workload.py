@@ -5,14 +5,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deltalakedb.lake import Lake
+from deltalakedb.mirror.mirror import Mirror
 from deltalakedb.mirror.publish import RetrySchedule
 from deltalakedb.table import Table
 
 from support.lake import SCHEMA, add, remove
 
 IMPATIENT = RetrySchedule(first_seconds=0.02, most_seconds=0.2, attempts=1_000_000)
+
 """Tries again soon; whatever is told as permanent waits for an hour all the same."""
 _V2 = {"delta.feature.v2Checkpoint": "supported", "delta.checkpointPolicy": "v2"}
+
+
+def impatient(lake: Lake, mode: str) -> Lake:
+    """The lake with a mirror that tries again at once; its commits are published by that one."""
+    lake.mirror = Mirror(lake.store, mode=mode, schedule=IMPATIENT)
+    committer = lake._committer
+    committer._guard = lake.mirror.committing
+    committer._subscribers = (lake.mirror.after_commit, *committer._subscribers[1:])
+    return lake
 
 
 def create_tables(lake: Lake, place: str | Path, count: int, *, interval: int = 5) -> list[Table]:
