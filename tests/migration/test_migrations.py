@@ -372,6 +372,7 @@ ANY_NUMBER = frozenset(
     {
         *("txn_version", "last_update", "base_row_id", "default_row_commit_version"),
         *(f"key{n}_{part}" for n in (1, 2, 3) for part in ("width", "low", "high")),
+        *("low", "high"),
     }
 )
 _VALUES: dict[Kind, Any] = {

@@ -20,7 +20,6 @@ import pytest
 from deltalakedb.actions.order_keys import HIGHEST, LOWEST, Range, width_class
 from deltalakedb.clock import ManualClock
 from deltalakedb.conditions import planned
-from deltalakedb.conditions.predicate import Constant
 from deltalakedb.snapshot.listing import files_added
 from deltalakedb.store import TableRecord
 from deltalakedb.store.dialect import Dialect, Row, Session
@@ -34,6 +33,7 @@ from deltalakedb.store.relations import (
     LIVE,
     METADATA_UPDATES,
     MIRROR_STATUS,
+    PAGE_COLUMNS,
     PROTOCOL_UPDATES,
     REMOVE_FILES,
     TABLES,
@@ -96,6 +96,8 @@ NAMED = {
     "versions_after": {"dl_table_versions_pkey"},
     "newest_app_txn": {"dl_txn_actions_app"},
     "pages_at": {"dl_file_pages_validity"},
+    "page_bounds": {"dl_page_columns_pkey", "dl_file_pages_validity"},
+    "stats_among": {"dl_active_files_pkey"},
     # What the operations page asks is bounded only as long as it goes by these.
     "browse_versions": {"dl_table_versions_pkey"},
     "browse_changes": {"dl_table_versions_newest"},
@@ -130,6 +132,10 @@ PARAMS: dict[str, object] = {
     "name": "t3",
     "location": "s3://b/t3",
     "version": HEAD,
+    "with_stats": 1,
+    "column_key": "x",
+    "lowest": 0,
+    "highest": 1,
     "expected": HEAD,
     "timestamp": 1_000 + HEAD // 2,
     "path": "part-00001000",
@@ -207,7 +213,11 @@ def fill(session: Session) -> None:
         session.insert(HEADS, [(table_id, commits - 1)])
         session.insert(
             FILE_PAGES,
-            [(table_id, v, v, v + 10, 1, b"x", None) for v in range(commits)],
+            [(table_id, v, v, v + 10, 1, b"x", None, None) for v in range(commits)],
+        )
+        session.insert(
+            PAGE_COLUMNS,
+            [(table_id, "x", v, "long", None, None, b"x") for v in range(commits)],
         )
     session.insert(
         TABLES,
@@ -393,7 +403,7 @@ def test_a_multi_table_transaction_is_found_by_its_index(filled: Dialect) -> Non
 
 
 def looked_up(dialect: Dialect, slot: int, ranges: list[Range]) -> tuple[str, dict[str, object]]:
-    keys = planned.Keys(PLAN, {slot: ranges}, Constant(value=True))
+    keys = planned.Keys(PLAN, {slot: ranges})
     found = planned.looked_up(dialect.engine, ("path", "stats"), keys, slot)
     return dialect.sql(found.text), {"table_id": TABLE_ID, "version": HEAD, **found.params}
 
@@ -428,7 +438,7 @@ def test_a_lookup_touches_few_rows_beside_those_it_finds(
 
 def test_of_two_columns_both_indexes_are_counted(keyed: Dialect) -> None:
     ranges: dict[int, list[Range]] = {1: [(0, HIGHEST)], 2: [(20_010, 20_010)], 3: [(17, 17)]}
-    keys = planned.Keys(PLAN, ranges, Constant(value=True))
+    keys = planned.Keys(PLAN, ranges)
     with keyed.read() as session:
         assert planned.best_slot(session, keys, TABLE_ID) == 2
 

@@ -33,6 +33,7 @@ from deltalakedb.store.relations import (
     IMPORT_STAGES,
     MIRROR_STATUS,
     MIRROR_TABLES,
+    PAGE_COLUMNS,
     PAGED_TABLES,
     RELATIONS,
     TABLES,
@@ -59,7 +60,7 @@ EVERYTHING = [
     "vw_active_files",
     "vw_ledger_intervals",
 ]
-PAGES = {FILE_PAGES.name, PAGED_TABLES.name}
+PAGES = {FILE_PAGES.name, PAGE_COLUMNS.name, PAGED_TABLES.name}
 # What each role may do, beyond SELECT on everything.
 GRANTED = {
     "reader": {},

@@ -55,7 +55,7 @@ def check_versions(lake: Lake, table: Table, states: list[State]) -> int:
         )
         assert listed(rows) == expected
         with lake.store.read() as session:
-            there = list(session.pages_at(table.table_id, version))
+            there = list(session.pages_at(table.table_id, version, with_stats=True))
         assert (found is not None) == bool(there), "a wrong number of files would be passed over"
         if found is not None:
             served += 1

@@ -25,6 +25,7 @@ from deltalakedb.errors import (
     InvalidConditionError,
 )
 from deltalakedb.lake import Lake
+from deltalakedb.snapshot import matching
 from deltalakedb.snapshot.listing import COLUMNS, DEFAULT_COLUMNS, rebatch
 from deltalakedb.store import Store
 from deltalakedb.store.postgres_arrow import with_literals
@@ -306,7 +307,10 @@ WHERE = pytest.mark.parametrize("where", [None, "id >= 0 or id is null"], ids=["
 
 
 @WHERE
-def test_a_listing_gives_its_connection_back(lake: Lake, where: str | None) -> None:
+def test_a_listing_gives_its_connection_back(
+    lake: Lake, where: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matching, "LEAST_FILES", 10_000)  # pages hold no connection
     table = filled(lake, 2_000)
     snapshot = table.snapshot()
     unused = snapshot.iter_files(10, where)
@@ -505,7 +509,10 @@ def test_opening_survives_connections_that_died(
 
 
 @pytest.mark.parametrize("where", [None, "id >= 0 or id is null"], ids=["all", "where"])
-def test_a_connection_lost_in_the_middle_is_told(postgres_lake: Lake, where: str | None) -> None:
+def test_a_connection_lost_in_the_middle_is_told(
+    postgres_lake: Lake, where: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matching, "LEAST_FILES", 10_000)  # pages hold no connection
     table = new_lake_table(postgres_lake)
     wide = json.dumps({"numRecords": 1, "note": "x" * 5_000})
     body = [AddFile(f"{n:05}", {}, 1, 1, data_change=True, stats=wide) for n in range(5_000)]

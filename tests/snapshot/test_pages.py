@@ -68,5 +68,5 @@ def test_many_pages_and_gaps_between_them_list_every_version(
         streamed = [path for batch in snapshot.iter_files(7) for path in batch["path"].to_pylist()]
         assert sorted(streamed) == sorted(paths)
     with lake.store.read() as session:
-        assert len(list(session.pages_at(table.table_id, 1))) == 20
-        assert len(list(session.pages_at(table.table_id, 3))) == 16
+        assert len(list(session.pages_at(table.table_id, 1, with_stats=True))) == 20
+        assert len(list(session.pages_at(table.table_id, 3, with_stats=True))) == 16

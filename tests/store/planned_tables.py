@@ -4,10 +4,9 @@ import json
 from typing import Any
 
 from deltalakedb.actions.planning import PLANNING_COLUMNS, plan_of
+from deltalakedb.conditions.planned import keys_of
 from deltalakedb.conditions.where import predicate_of
 from deltalakedb.lake import Lake
-from deltalakedb.snapshot import listing
-from deltalakedb.store.arrow import FileQuery
 from deltalakedb.store.rows import FileKeys, decode_map
 from deltalakedb.table import Table
 
@@ -46,17 +45,12 @@ def found(table: Table, where: Any, version: int | None = None, **options: Any) 
     return paths
 
 
-def query_of(table: Table, where: Any) -> FileQuery:
-    """The query that a condition becomes."""
-    snapshot = table.snapshot()
-    predicate = predicate_of(where, snapshot.metadata)
-    return listing.find_files(
-        table._store, snapshot.table, snapshot.version, columns=("path",), predicate=predicate
-    )
-
-
 def uses_keys(table: Table, where: Any) -> bool:
-    return query_of(table, where).otherwise is not None
+    """Whether the plan that the catalog names has keys for the condition."""
+    predicate = predicate_of(where, table.snapshot().metadata)
+    assert predicate is not None
+    row = table._store.dialect.ask(lambda session: session.one("plan", table_id=table.table_id))
+    return row is not None and keys_of(predicate, row[0]) is not None
 
 
 def check_keys(lake: Lake, table: Table) -> None:

@@ -449,13 +449,19 @@ def rebuild(
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rebuild a table's list of live files from the ledger, e.g. after manual changes."""
+    """Rebuild a table's list of live files and its pages from the ledger.
+
+    Use it after manual changes, or to give an older catalog the bounds that conditions compare.
+    """
+    from deltalakedb.snapshot.page_builder import rebuild_pages
+
     with open_lake(catalog, storage_option, mirror="worker") as lake:
         handle = lake.table(table)
         with lake.store.write() as session:
             lake.store.lock_head(session, handle.table_id)
             problems = lake.store.check_active_files(session, handle.table_id)
             count = lake.store.rebuild_active_files(session, handle.table_id)
+        rebuild_pages(lake.store, handle.record)
     if as_json:
         show_json({"table": handle.name, "files": count, "problems": len(problems)})
     else:

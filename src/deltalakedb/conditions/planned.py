@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from deltalakedb.actions.jsonvalue import texts
-from deltalakedb.conditions.key_ranges import key_ranges, probe_rows, settles
-from deltalakedb.conditions.predicate import columns_of, conjunction, conjuncts
-from deltalakedb.conditions.pruning import Sql
+from deltalakedb.conditions.key_ranges import key_ranges, probe_rows
+from deltalakedb.conditions.predicate import columns_of
 from deltalakedb.store.queries import rewrite
 
 if TYPE_CHECKING:
@@ -53,15 +52,19 @@ _PROBES: Final[Mapping[Engine, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
-    """What a condition says of the planned columns: for each slot the intervals of its keys.
+class Sql:
+    """SQL with `:name` parameters, and their values."""
 
-    `rest` is the part of the condition that the keys of a file do not settle.
-    """
+    text: str
+    params: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """What a condition says of the planned columns: for each slot the intervals of its keys."""
 
     plan: str
     by_slot: Mapping[int, Sequence[Range]]
-    rest: Predicate
 
     @property
     def finds_nothing(self) -> bool:
@@ -74,7 +77,6 @@ def keys_of(predicate: Predicate, plan: str | None) -> Keys | None:
     if plan is None:
         return None
     found: dict[int, Sequence[Range]] = {}
-    rest = conjuncts(predicate)
     wanted = {(c.physical, str(c.type), c.is_partition): c for c in columns_of(predicate)}
     for slot, planned in enumerate(json.loads(plan), start=1):
         # A column of another type than the keys were made of has another order.
@@ -84,8 +86,7 @@ def keys_of(predicate: Predicate, plan: str | None) -> Keys | None:
         ranges = key_ranges(predicate, column)
         if ranges is not None:
             found[slot] = ranges
-            rest = tuple(part for part in rest if not settles(part, column))
-    return Keys(plan, found, conjunction(rest)) if found else None
+    return Keys(plan, found) if found else None
 
 
 def best_slot(session: Session, keys: Keys, table_id: str) -> int | None:
@@ -116,24 +117,6 @@ def looked_up(engine: Engine, columns: Sequence[str], keys: Keys, slot: int) -> 
     found = _found(engine, slot, f" AND {_LIVE} AND {_SAME_PLAN[engine]}")
     params = {"plan": plan_key(keys.plan, engine), **_parameters(engine, keys, [slot])}
     return Sql(f"SELECT {chosen} {found} WHERE true", params)
-
-
-def scanned(keys: Keys, engine: Engine) -> Sql:
-    """A condition on the keys of all slots, for queries that go through all files anyway.
-
-    What it does not settle is in `keys.rest`: reading statistics takes far longer than the rest.
-    """
-    parts = [_SAME_PLAN[engine]]
-    params: dict[str, Any] = {"plan": plan_key(keys.plan, engine)}
-    for slot, ranges in keys.by_slot.items():
-        overlaps = []
-        for number, (a, b) in enumerate(ranges):
-            overlaps.append(
-                f"(key{slot}_low <= :high{slot}_{number} AND key{slot}_high >= :low{slot}_{number})"
-            )
-            params |= {f"high{slot}_{number}": b, f"low{slot}_{number}": a}
-        parts.append(f"({' OR '.join(overlaps) or 'false'})")
-    return Sql(" AND ".join(parts), params)
 
 
 def _found(engine: Engine, slot: int, more: str) -> str:

@@ -1,27 +1,27 @@
-"""From a condition on rows to a condition on files that the database evaluates.
+"""Which files may hold a row that fulfils a condition, by the bounds of their columns.
 
 Guarantees:
 
 - No file is dropped that could hold a matching row, as Spark compares: NaN equals itself and is
-  above every number, -0.0 equals 0.0, strings sort by code point. Statistics count as Delta's
-  writers make them: a maximum of floats may ignore NaN, times are cut to milliseconds, strings
-  may be cut, and with `tightBounds` false the bounds and the extremes of `nullCount` still hold.
-- The SQL never fails, whatever `stats` and `partition_values` hold. What cannot be understood is
-  unknown, and keeps the file.
-- Its size is bounded; of a condition with too many parts the last ones are left out, which keeps
-  more files.
-
-A partition column is a column whose bounds are equal in each file. It may be in doubt what an
-empty string means (null, says the protocol; empty, says Spark): both are kept.
+  above every number, -0.0 equals 0.0, strings sort by code point. A maximum of floats may ignore
+  NaN, and with `tightBounds` false the bounds and the extremes of `nullCount` still hold.
+- An unknown bound keeps the file.
+- The work is bounded: a long list of values becomes at most `MOST_VALUES` intervals, and of a
+  condition with more than `MOST_TERMS` comparisons the last ones are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from datetime import UTC, date, datetime
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.actions.datatypes import FLOAT
+from deltalakedb.conditions.bounds import key_of, round_decimal
 from deltalakedb.conditions.predicate import (
     And,
     Column,
@@ -34,247 +34,286 @@ from deltalakedb.conditions.predicate import (
     Predicate,
     StartsWith,
 )
-from deltalakedb.conditions.pruning_engine import Extraction, Kind, Parameters
-from deltalakedb.conditions.pruning_engines import ENGINES
-from deltalakedb.conditions.pruning_values import Edges, after_prefix, edges, hulls, kind_of
-from deltalakedb.store.url import Engine
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from deltalakedb.conditions.bounds import Bounds, Key
 
 MOST_VALUES: Final = 200
 """Of a longer list of values, neighbours become one interval."""
-MOST_TERMS: Final = 2000
-MOST_COLUMNS: Final = 100
+MOST_TERMS: Final = 1_000
 DEEPEST: Final = 100
-
-# False: no file; True: any file. Text is SQL, whose NULL is unknown and so counts as true.
-_Condition: TypeAlias = str | bool
+_HIGHEST: Final = 0x10FFFF
 
 
-@dataclass(frozen=True, slots=True)
-class Sql:
-    """A boolean expression with `:name` parameters, and their values (text, int or float)."""
+def matching_files(predicate: Predicate, bounds: Mapping[Key, Bounds], size: int) -> pa.Array:
+    """A boolean for each of `size` files: whether it may hold a matching row."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    text: str
-    params: Mapping[str, object]
-
-
-def may_match(
-    predicate: Predicate,
-    engine: Engine,
-    *,
-    stats: str = "stats",
-    partition_values: str = "partition_values",
-) -> Sql:
-    """SQL that is true for each file that may hold a row which fulfils the predicate.
-
-    It is never NULL. `stats` and `partition_values` name the columns of `dl_active_files`. On
-    Postgres it calls the functions of the migration `planned_columns`.
-    """
-    parameters = Parameters()
-    conditions: list[_Condition] = []
-    # What the partition values decide alone goes first: statistics take longer to read.
-    for parts in _by_cost(predicate):
-        builder = _Builder(engine, parameters)
-        condition = _all(builder.condition(part, 0) for part in parts)
-        if isinstance(condition, str):
-            condition = ENGINES[engine].wrap(
-                condition,
-                list(builder.values),
-                stats=stats,
-                partition_values=partition_values,
-                parameters=parameters,
-            )
-        conditions.append(condition)
-    found = _all(conditions)
-    if isinstance(found, bool):
-        return Sql("TRUE" if found else "FALSE", {})
-    return Sql(found, parameters.values)
-
-
-def _by_cost(predicate: Predicate) -> list[list[Predicate]]:
-    parts = predicate.parts if isinstance(predicate, And) else (predicate,)
-    cheap = [part for part in parts if not _reads_statistics(part, 0)]
-    rest = [part for part in parts if _reads_statistics(part, 0)]
-    return [group for group in (cheap, rest) if group]
-
-
-def _reads_statistics(predicate: Predicate, depth: int) -> bool:
-    if isinstance(predicate, (And, Or)):
-        return depth > DEEPEST or any(_reads_statistics(p, depth + 1) for p in predicate.parts)
-    if isinstance(predicate, (Comparison, OneOf, StartsWith, Null)):
-        return not predicate.column.is_partition
-    return False
+    result = _Pruning(bounds).matches(predicate, 0)
+    if isinstance(result, bool):
+        return pa.repeat(pa.scalar(result), size)
+    return pc.fill_null(result, fill_value=True)
 
 
 @dataclass(frozen=True, slots=True)
-class _Bounds:
-    """Where the values of a column lie in a file, as SQL: `low` <= each value <= `high`."""
+class _Interval:
+    """A literal lies from `low` to `high`; where `exact` they are equal to it."""
 
-    kind: Kind
-    low: str
-    high: str
+    low: pa.Scalar
+    high: pa.Scalar
+    exact: bool
 
 
-class _Builder:
-    """Writes one condition, and remembers which values it needs."""
+class _Pruning:
+    """Compares a predicate with bounds; null is unknown, True and False hold for every file."""
 
-    def __init__(self, engine: Engine, parameters: Parameters) -> None:
-        self._name: Engine = engine
-        self._engine = ENGINES[engine]
-        self._parameters = parameters
-        self.values: dict[Extraction, str] = {}
+    def __init__(self, bounds: Mapping[Key, Bounds]) -> None:
+        self._bounds = bounds
+        self._terms = 0
 
-    def condition(self, predicate: Predicate, depth: int) -> _Condition:
-        """What must be true of a file that may match."""
+    def matches(self, predicate: Predicate, depth: int) -> Any:
         if isinstance(predicate, Constant):
             return predicate.value
         if isinstance(predicate, (And, Or)):
             if depth > DEEPEST:
                 return True
             join = _all if isinstance(predicate, And) else _any
-            return join([self.condition(part, depth + 1) for part in predicate.parts])
+            return join(self.matches(part, depth + 1) for part in predicate.parts)
         if not isinstance(predicate, (Comparison, OneOf, StartsWith, Null)):
             return True
-        column = predicate.column
-        full = len(self._parameters.values) > MOST_TERMS or len(self.values) > MOST_COLUMNS
-        path = column.physical if column.is_partition else ("nullCount", *column.physical)
-        if full or not self._engine.can_find(path):
+        self._terms += 1
+        if self._terms > MOST_TERMS:
             return True
+        bounds = self._bounds[key_of(predicate.column)]
         if isinstance(predicate, Null):
-            return self._some_value(column) if predicate.negated else self._some_null(column)
-        bounds = self._bounds(column)
+            return bounds.has_value if predicate.negated else bounds.has_null
+        if bounds.low is None or bounds.high is None:
+            return bounds.has_value
         if isinstance(predicate, Comparison):
-            fits = [self._compare(b, column, predicate.operator, predicate.value) for b in bounds]
+            fits = _compare(bounds, predicate.column, predicate.operator, predicate.value)
         elif isinstance(predicate, OneOf):
-            fits = [self._one_of(b, column, predicate) for b in bounds]
+            fits = _one_of(bounds, predicate)
         else:
-            fits = [self._starts_with(b, predicate) for b in bounds]
-        return _all([self._some_value(column), *fits])
-
-    # What a file says of a column.
-
-    def _value(self, extraction: Extraction) -> str:
-        return self.values.setdefault(extraction, f"v.c{len(self.values)}")
-
-    def _bounds(self, column: Column) -> list[_Bounds]:
-        kind = kind_of(column.type)
-        if kind is None:
-            return []
-        if not column.is_partition:
-            low = self._value(Extraction(("minValues", *column.physical), kind))
-            high = self._value(Extraction(("maxValues", *column.physical), kind, is_high=True))
-            return [_Bounds(kind, low, high)]
-        found = []
-        # One of the two is NULL, depending on how the time was written.
-        kinds: tuple[Kind, ...] = ("instant", "legacy") if kind == "instant" else (kind,)
-        for each in kinds:
-            value = self._value(Extraction(column.physical, each, of_partition=True))
-            found.append(_Bounds(each, value, value))
-        return found
-
-    def _some_value(self, column: Column) -> str:
-        if column.is_partition:
-            text = self._value(Extraction(column.physical, "text", of_partition=True))
-            if kind_of(column.type) in ("string", None):
-                return f"{text} IS NOT NULL"
-            return f"({text} IS NOT NULL AND {text} <> '')"
-        nulls = self._value(Extraction(("nullCount", *column.physical), "whole"))
-        records = self._value(Extraction(("numRecords",), "whole"))
-        return f"{nulls} <> {records}"
-
-    def _some_null(self, column: Column) -> str:
-        if column.is_partition:
-            text = self._value(Extraction(column.physical, "text", of_partition=True))
-            return f"({text} IS NULL OR {text} = '')"
-        nulls = self._value(Extraction(("nullCount", *column.physical), "whole"))
-        return f"{nulls} <> 0"
-
-    # What a comparison needs of the bounds.
-
-    def _compare(
-        self, bounds: _Bounds, column: Column, operator: Operator, value: Any
-    ) -> _Condition:
-        if operator in (">", ">=") and bounds.kind == "real" and not column.is_partition:
-            # NaN is above every number, and the maximum may not count it.
-            return True
-        at = self._edges(bounds, column, value)
-        if at is None:
-            return True
-        if operator == "=":
-            return self._overlaps(bounds, at)
-        if operator == "<>":
-            return f"NOT {self._holds_only(bounds, at)}" if at.exact else True
-        strict = at.exact and operator in ("<", ">")
-        if operator in ("<", "<="):
-            sign = "<" if strict else "<="
-            return f"{bounds.low} {sign} {self._parameter(at.high, bounds)}"
-        sign = ">" if strict else ">="
-        return f"{bounds.high} {sign} {self._parameter(at.low, bounds)}"
-
-    def _one_of(self, bounds: _Bounds, column: Column, predicate: OneOf) -> _Condition:
-        points = [self._edges(bounds, column, value) for value in _sorted(predicate.values)]
-        known = [point for point in points if point is not None]
-        if len(known) < len(points) or not known:
-            return True
-        if not predicate.negated:
-            return _any([self._overlaps(bounds, hull) for hull in hulls(known, MOST_VALUES)])
-        if len(known) > MOST_VALUES or not all(point.exact for point in known):
-            return True
-        return _all([f"NOT {self._holds_only(bounds, point)}" for point in known])
-
-    def _starts_with(self, bounds: _Bounds, predicate: StartsWith) -> _Condition:
-        prefix = predicate.prefix
-        if not prefix:
-            return not predicate.negated
-        after = after_prefix(prefix)
-        if bounds.kind != "string" or not self._engine.can_compare(prefix) or after is None:
-            return True
-        first, last = self._parameter(prefix, bounds), self._parameter(after, bounds)
-        if predicate.negated:
-            return f"NOT ({bounds.low} >= {first} AND {bounds.high} < {last})"
-        return f"({bounds.low} < {last} AND {bounds.high} >= {first})"
-
-    def _overlaps(self, bounds: _Bounds, at: Edges) -> str:
-        high, low = self._parameter(at.high, bounds), self._parameter(at.low, bounds)
-        return f"({bounds.low} <= {high} AND {bounds.high} >= {low})"
-
-    def _holds_only(self, bounds: _Bounds, at: Edges) -> str:
-        value = self._parameter(at.low, bounds)
-        return f"({bounds.low} = {value} AND {bounds.high} = {value})"
-
-    def _edges(self, bounds: _Bounds, column: Column, value: Any) -> Edges | None:
-        at = edges(value, bounds.kind, FLOAT if column.was_float else column.type, self._name)
-        if at is not None and isinstance(at.low, str) and not self._engine.can_compare(at.low):
-            return None
-        return at
-
-    def _parameter(self, value: object, bounds: _Bounds) -> str:
-        return self._engine.parameter(value, bounds.kind, self._parameters)
+            fits = _starts_with(bounds, predicate)
+        return _all([bounds.has_value, fits])
 
 
-def _sorted(values: Sequence[Any]) -> Sequence[Any]:
+def _compare(bounds: Bounds, column: Column, operator: Operator, value: Any) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    assert bounds.low is not None  # noqa: S101 - the caller has asked
+    if (
+        operator in (">", ">=")
+        and pa.types.is_floating(bounds.low.type)
+        and not column.is_partition
+    ):
+        # NaN is above every number, and the maximum may not count it.
+        return True
+    at = _interval(value, column, bounds.low.type)
+    if at is None:
+        return True
+    if operator == "=":
+        return _overlaps(bounds, at)
+    if operator == "<>":
+        return pc.invert(_holds_only(bounds, at)) if _tells_all(bounds, column, at) else True
+    if operator in ("<", "<="):
+        compare = pc.less if at.exact and operator == "<" else pc.less_equal
+        return compare(bounds.low, at.high)
+    compare = pc.greater if at.exact and operator == ">" else pc.greater_equal
+    return compare(bounds.high, at.low)
+
+
+def _one_of(bounds: Bounds, predicate: OneOf) -> Any:
+    import pyarrow.compute as pc
+
+    assert bounds.low is not None  # noqa: S101 - the caller has asked
     try:
-        return sorted(values)
+        values = sorted(predicate.values)
     except TypeError:
-        # Values of several types, which a bound predicate does not have: none is compared.
-        return [None]
+        return True
+    points = [_interval(value, predicate.column, bounds.low.type) for value in values]
+    known = [point for point in points if point is not None]
+    if len(known) < len(points) or not known:
+        return True
+    if not predicate.negated:
+        return _any(_overlaps(bounds, hull) for hull in _hulls(known, MOST_VALUES))
+    if len(known) > MOST_VALUES or not all(
+        _tells_all(bounds, predicate.column, point) for point in known
+    ):
+        return True
+    return _all(pc.invert(_holds_only(bounds, point)) for point in known)
 
 
-def _all(conditions: Iterable[_Condition]) -> _Condition:
-    return _join(list(conditions), " AND ", neutral=True)
+def _starts_with(bounds: Bounds, predicate: StartsWith) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    assert bounds.low is not None  # noqa: S101 - the caller has asked
+    prefix = predicate.prefix
+    if not prefix:
+        return not predicate.negated
+    after = after_prefix(prefix)
+    if not pa.types.is_string(bounds.low.type) or after is None:
+        return True
+    first, last = _text(prefix), _text(after)
+    if first is None or last is None:
+        return True
+    if predicate.negated:
+        inside = pc.and_kleene(pc.greater_equal(bounds.low, first), pc.less(bounds.high, last))
+        return pc.invert(inside)
+    return pc.and_kleene(pc.less(bounds.low, last), pc.greater_equal(bounds.high, first))
 
 
-def _any(conditions: Iterable[_Condition]) -> _Condition:
-    return _join(list(conditions), " OR ", neutral=False)
+def _overlaps(bounds: Bounds, at: _Interval) -> Any:
+    import pyarrow.compute as pc
+
+    return pc.and_kleene(pc.less_equal(bounds.low, at.high), pc.greater_equal(bounds.high, at.low))
 
 
-def _join(conditions: list[_Condition], word: str, *, neutral: bool) -> _Condition:
-    texts = [each for each in conditions if isinstance(each, str)]
-    if any(each is not neutral for each in conditions if isinstance(each, bool)):
-        return not neutral
-    if not texts:
-        return neutral
-    # Pairs of pairs: engines limit how deep an expression may be.
-    while len(texts) > 1:
-        pairs = [texts[n : n + 2] for n in range(0, len(texts), 2)]
-        texts = [f"({word.join(pair)})" if len(pair) > 1 else pair[0] for pair in pairs]
-    return texts[0]
+def _tells_all(bounds: Bounds, column: Column, at: _Interval) -> bool:
+    """Whether equal bounds mean that a file has no other value: NaN may not count in them."""
+    import pyarrow as pa
+
+    assert bounds.low is not None  # noqa: S101 - the caller has asked
+    return at.exact and (column.is_partition or not pa.types.is_floating(bounds.low.type))
+
+
+def _holds_only(bounds: Bounds, at: _Interval) -> Any:
+    import pyarrow.compute as pc
+
+    return pc.and_kleene(pc.equal(bounds.low, at.low), pc.equal(bounds.high, at.low))
+
+
+def _hulls(points: Sequence[_Interval], limit: int) -> list[_Interval]:
+    """At most `limit` intervals that hold all the points, which come in ascending order."""
+    size = -(-len(points) // limit)
+    groups = [points[start : start + size] for start in range(0, len(points), size)]
+    return [_Interval(group[0].low, group[-1].high, exact=False) for group in groups]
+
+
+def after_prefix(prefix: str) -> str | None:
+    """The least string above every string that begins with `prefix`; None where there is none."""
+    stem = prefix.rstrip(chr(_HIGHEST))
+    if not stem:
+        return None
+    following = ord(stem[-1]) + 1
+    # Half a surrogate pair is no character.
+    return stem[:-1] + chr(0xE000 if following == 0xD800 else following)
+
+
+def _all(parts: Iterable[Any]) -> Any:
+    import pyarrow.compute as pc
+
+    return _join(parts, pc.and_kleene, neutral=True)
+
+
+def _any(parts: Iterable[Any]) -> Any:
+    import pyarrow.compute as pc
+
+    return _join(parts, pc.or_kleene, neutral=False)
+
+
+def _join(parts: Iterable[Any], join: Callable[[Any, Any], Any], *, neutral: bool) -> Any:
+    arrays = []
+    for part in parts:
+        if not isinstance(part, bool):
+            arrays.append(part)
+        elif part is not neutral:
+            return part
+    return reduce(join, arrays) if arrays else neutral
+
+
+# --- literals -----------------------------------------------------------------------------
+
+
+def _interval(value: Any, column: Column, kind: pa.DataType) -> _Interval | None:
+    """The literal as a value of the bounds' type; None where it cannot be compared."""
+    import pyarrow as pa
+
+    if pa.types.is_int64(kind):
+        return _whole(value, kind)
+    if pa.types.is_floating(kind):
+        return _real(value, is_single=column.was_float or column.type == FLOAT)
+    if pa.types.is_decimal(kind):
+        return _decimal(value, kind)
+    if pa.types.is_int8(kind):
+        return _exactly(int(value), kind) if isinstance(value, bool) else None
+    if pa.types.is_date(kind):
+        is_date = isinstance(value, date) and not isinstance(value, datetime)
+        return _exactly(value, kind) if is_date else None
+    if pa.types.is_timestamp(kind):
+        return _moment(value, kind)
+    text = _text(value) if isinstance(value, str) else None
+    return None if text is None else _Interval(text, text, exact=True)
+
+
+def _exactly(value: Any, kind: pa.DataType) -> _Interval:
+    import pyarrow as pa
+
+    scalar = pa.scalar(value, kind)
+    return _Interval(scalar, scalar, exact=True)
+
+
+def _whole(value: Any, kind: pa.DataType) -> _Interval | None:
+    if not isinstance(value, int):
+        return None
+    if -(2**63) <= value < 2**63:
+        return _exactly(int(value), kind)
+    # No row is as great; the nearest value of the type stands for it.
+    near = _exactly(min(max(value, -(2**63)), 2**63 - 1), kind)
+    return _Interval(near.low, near.high, exact=False)
+
+
+def _real(value: Any, *, is_single: bool) -> _Interval | None:
+    """A number; of single precision, wide enough for the text of a bound that was rounded."""
+    import pyarrow as pa
+
+    if not isinstance(value, (int, float, Decimal)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    if not math.isfinite(number):
+        return None
+    if not is_single:
+        return _exactly(number, pa.float64())
+    slack = abs(number) * 2**-22 + 2**-148
+    low, high = (pa.scalar(number + one, pa.float64()) for one in (-slack, slack))
+    return _Interval(low, high, exact=False)
+
+
+def _decimal(value: Any, kind: pa.DataType) -> _Interval | None:
+    import pyarrow as pa
+
+    if not isinstance(value, (int, Decimal)):
+        return None
+    number = Decimal(value)
+    if not number.is_finite() or abs(number.adjusted()) > 400:
+        return None
+    low = round_decimal(number, kind, ROUND_FLOOR)
+    high = round_decimal(number, kind, ROUND_CEILING)
+    if low is None or high is None:
+        return None
+    return _Interval(pa.scalar(low, kind), pa.scalar(high, kind), exact=low == high)
+
+
+def _moment(value: Any, kind: pa.DataType) -> _Interval | None:
+    if not isinstance(value, datetime):
+        return None
+    if kind.tz is None:
+        return _exactly(value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value, kind)
+    return _exactly(value if value.tzinfo else value.replace(tzinfo=UTC), kind)
+
+
+def _text(value: str) -> pa.Scalar | None:
+    import pyarrow as pa
+
+    try:
+        return pa.scalar(value, pa.string())
+    except UnicodeEncodeError:
+        return None

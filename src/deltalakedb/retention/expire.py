@@ -40,7 +40,7 @@ from deltalakedb.retention.archive import (
     write_part,
 )
 from deltalakedb.snapshot.listing import first_tombstone_version
-from deltalakedb.snapshot.page_builder import after_restore
+from deltalakedb.snapshot.page_builder import rebuild_pages
 from deltalakedb.snapshot.resolve import to_milliseconds
 from deltalakedb.store.retention import (
     EXPIRING,
@@ -136,7 +136,7 @@ def expire_table(
         pages_deleted = _delete(store, table, horizon, manifest, on_step)
         on_step("deleted")
     if pages_deleted:
-        after_restore(store, table)
+        rebuild_pages(store, table)
     event("expire", lambda: {"table": table.name, "versions": horizon.keep - horizon.first})
     rows = removed_rows(manifest.files)
     place = f"{archive.location}/{folder}"
@@ -344,5 +344,6 @@ def _expire_pages(store: Store, session: Session, horizon: Horizon) -> bool:
         # The removals since they were built are deleted, so they could not be brought up to date.
         store.forget_pages(session, horizon.table_id)
         return True
+    session.changed("expire_page_columns", table_id=horizon.table_id, keep=horizon.keep)
     session.changed("expire_pages", table_id=horizon.table_id, keep=horizon.keep)
     return False

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
+from typing import TYPE_CHECKING, Final
 
 from deltalakedb.actions import AddFile
 from deltalakedb.actions.codec import to_dict
@@ -27,8 +25,7 @@ from deltalakedb.telemetry import span
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from deltalakedb.conditions.predicate import Predicate
-    from deltalakedb.conditions.pruning import Sql
+    from deltalakedb.conditions.planned import Sql
     from deltalakedb.store import Store, TableRecord
     from deltalakedb.store.dialect import Session
     from deltalakedb.store.url import Engine
@@ -73,86 +70,38 @@ NO_LIMIT = 2**62
 """The greatest LIMIT that every engine accepts."""
 
 
-def find_files(
-    store: Store,
-    table: TableRecord,
-    version: int,
-    *,
-    columns: tuple[str, ...],
-    predicate: Predicate | None = None,
-    limit: int | None = None,
-    offset: int = 0,
-) -> FileQuery:
-    """Return the query for the files that are live at a version and can match the predicate.
-
-    Files are ordered by path with `limit` or `offset`. Conditions on planned columns become lookups
-    of their keys.
-    """
-    engine, ask = store.dialect.engine, store.dialect.ask
-    part = _part(engine, limit, offset)
-    if predicate is None:
-        return files_at(table, version, columns, part=part)
-    from deltalakedb.conditions import planned
-    from deltalakedb.conditions.pruning import Sql, may_match
-
-    condition = may_match(predicate, engine)
-    plain = files_at(table, version, columns, condition, part=part)
-    row = ask(lambda session: session.one("plan", table_id=table.table_id))
-    keys = planned.keys_of(predicate, None if row is None else row[0])
-    if keys is None:
-        return plain
-    if keys.finds_nothing:
-        return files_at(table, version, columns, Sql("1 = 0", {}), part=part)
-    slot = None
-    if engine != "duckdb":  # DuckDB scans columns and skips by zone maps
-        slot = ask(lambda session: planned.best_slot(session, keys, table.table_id))
-    if slot is None:
-        overlap, rest = planned.scanned(keys, engine), may_match(keys.rest, engine)
-        both = Sql(f"{overlap.text} AND ({rest.text})", {**overlap.params, **rest.params})
-        return replace(files_at(table, version, columns, both, part=part), otherwise=plain)
-    lookup = planned.looked_up(engine, columns, keys, slot)
-    condition = may_match(predicate, engine, stats="f.stats", partition_values="f.partition_values")
-    keyed: dict[str, Any] = {"table_id": table.table_id, "version": version}
-    return FileQuery(
-        f"{lookup.text} AND ({condition.text}) AND {_THERE}{part[0]}",
-        columns,
-        keyed | part[1],
-        {**lookup.params, **condition.params},
-        by_index=True,
-        otherwise=plain,
-        at=version,
-    )
-
-
 def files_at(
     table: TableRecord,
     version: int,
     columns: tuple[str, ...],
-    condition: Sql | None = None,
     *,
-    part: tuple[str, dict[str, int]] = ("", {}),
+    engine: Engine = "sqlite",
+    limit: int | None = None,
+    offset: int = 0,
 ) -> FileQuery:
-    """Return the query for the files that are live at a version and fulfil a condition."""
-    keys: dict[str, str | int] = {"table_id": table.table_id, "version": version, **part[1]}
+    """The files that are live at a version; ordered by path where a part is asked for."""
+    keys: dict[str, str | int] = {"table_id": table.table_id, "version": version}
     text = f"SELECT {', '.join(columns)} FROM dl_active_files WHERE {_LIVE_AT} AND {_THERE}"  # noqa: S608
-    values: dict[str, object] = {}
-    if condition is not None:
-        text += f" AND ({condition.text})"
-        for name, value in condition.params.items():
-            if isinstance(value, (int, UUID)):
-                keys[name] = str(value) if isinstance(value, UUID) else value
-            else:
-                values[name] = value
-    return FileQuery(text + part[0], columns, keys, values, at=version)
+    if limit is not None or offset:
+        text += f" ORDER BY {_ORDER[engine]} LIMIT :limit OFFSET :offset"
+        keys["limit"] = NO_LIMIT if limit is None else min(limit, NO_LIMIT)
+        keys["offset"] = min(offset, NO_LIMIT)
+    return FileQuery(text, columns, keys, at=version)
 
 
-def _part(engine: Engine, limit: int | None, offset: int) -> tuple[str, dict[str, int]]:
-    if limit is None and not offset:
-        return "", {}
-    return f" ORDER BY {_ORDER[engine]} LIMIT :limit OFFSET :offset", {
-        "limit": NO_LIMIT if limit is None else min(limit, NO_LIMIT),
-        "offset": min(offset, NO_LIMIT),
-    }
+def read_looked_up(
+    store: Store, table: TableRecord, version: int, columns: tuple[str, ...], lookup: Sql
+) -> pa.Table | None:
+    """The live files that keys of a planned column lead to; None where the plan has changed."""
+    query = FileQuery(
+        f"{lookup.text} AND {_THERE}",
+        columns,
+        {"table_id": table.table_id, "version": version},
+        lookup.params,
+        by_index=True,
+    )
+    files = read_table(store, table, query)
+    return None if not files.num_rows and _replanned(store, table, query) else files
 
 
 def files_added(
@@ -213,8 +162,6 @@ def read_table(store: Store, table: TableRecord, query: FileQuery) -> pa.Table:
     with span("deltalakedb.files", table=table.name):
         batches = list(store.dialect.list_files(query))
     files = pa.Table.from_batches(batches, schema_of(query.columns))
-    if query.otherwise is not None and not files.num_rows and _replanned(store, table, query):
-        return read_table(store, table, query.otherwise)
     if query.at is not None and not files.num_rows:
         check_version(store, table, query.at)
     store.metrics.count("rows_scanned", files.num_rows)
@@ -253,9 +200,7 @@ def _counted(
             rows += batch.num_rows
             store.metrics.count("rows_scanned", batch.num_rows)
             yield batch
-    if query.otherwise is not None and not rows and _replanned(store, table, query):
-        yield from _counted(store, table, query.otherwise)
-    elif query.at is not None and not rows:
+    if query.at is not None and not rows:
         check_version(store, table, query.at)
 
 

@@ -9,21 +9,31 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
+from deltalakedb.conditions.bounds import (
+    Bounds,
+    Key,
+    column_key,
+    indexed_columns,
+    key_of,
+    page_range,
+    read_bounds,
+)
 from deltalakedb.snapshot import listing
-from deltalakedb.snapshot.pages import positions_of, read_batch, write_batch
-from deltalakedb.store.relations import FILE_PAGES, LIVE, PAGED_TABLES
+from deltalakedb.snapshot.pages import positions_of, read_batch, read_page, write_batch
+from deltalakedb.store.relations import FILE_PAGES, LIVE, PAGE_COLUMNS, PAGED_TABLES
 from deltalakedb.telemetry import event, span
 from deltalakedb.threads import Threads
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from deltalakedb.conditions.predicate import Column
     from deltalakedb.store import Counts, Store, TableRecord
     from deltalakedb.store.dialect import Row, Session
 
@@ -47,6 +57,7 @@ class _Work:
 
     version: int
     rows: list[Row] = field(default_factory=list)
+    columns: list[Row] = field(default_factory=list)
     closed: list[int] = field(default_factory=list)
     updated: dict[int, bytes] = field(default_factory=dict)
 
@@ -87,7 +98,7 @@ def during_import(
     `files` has every file of the history with its interval, in version order; without it the files
     are read from the catalog. Neither call raises, and this one returns at once.
     """
-    pages: Future[list[Row] | None] | None = None
+    pages: Future[_History | None] | None = None
     if files is not None:
         pool = Threads(max_workers=1, thread_name_prefix="deltalakedb-pages")
         pages = pool.submit(history_pages, table_id, files, list(_due(changes)))
@@ -95,27 +106,33 @@ def during_import(
 
     def finish(table: TableRecord) -> None:
         with _harmless(store, table), span("deltalakedb.make_pages", table=table.name):
-            rows = None if pages is None else pages.result()
-            if rows is None:
+            history = None if pages is None else pages.result()
+            if history is None:
                 make_all_pages(store, table)
             elif changes:
-                _write_all(store, table, changes[-1][0], rows)
+                version = changes[-1][0]
+                columns = history.columns(table.table_id, _indexed(store, table, version))
+                _write_all(store, table, version, history.rows, columns)
 
     return finish
 
 
-def after_restore(store: Store, table: TableRecord) -> None:
+def rebuild_pages(store: Store, table: TableRecord) -> None:
     """Build the pages of a table whose history was restored into the catalog; never raises."""
     with _harmless(store, table), span("deltalakedb.make_pages", table=table.name):
         make_all_pages(store, table)
 
 
-def _write_all(store: Store, table: TableRecord, version: int, rows: list[Row]) -> None:
+def _write_all(
+    store: Store, table: TableRecord, version: int, rows: list[Row], columns: Iterable[Row]
+) -> None:
     with store.write() as session:
         if session.one("paged_table", table_id=table.table_id) is None:
             session.insert(PAGED_TABLES, [(table.table_id, version, len(rows))])
             for row in rows:
                 session.insert(FILE_PAGES, [row])
+            for row in columns:
+                session.insert(PAGE_COLUMNS, [row])
 
 
 @contextmanager
@@ -175,9 +192,14 @@ def make_pages(
     added = listing.files_added(table, paged, version, columns, store.dialect.engine)
     new = listing.read_table(store, table, added)
     files = pa.concat_tables([*(pa.Table.from_batches([batch]) for batch in carried), new])
+    indexed = _indexed(store, table, version)
     for start in range(0, files.num_rows, PAGE_FILES):
         page = files.slice(start, PAGE_FILES).combine_chunks()
-        work.rows.append(page_row(table.table_id, next_page + len(work.rows), version, page))
+        number = next_page + len(work.rows)
+        work.rows.append(page_row(table.table_id, number, version, page))
+        stats, values = (page[name].combine_chunks() for name in ("stats", "partition_values"))
+        bounds = read_bounds(indexed, stats, values)
+        work.columns += column_rows(table.table_id, number, indexed, bounds)
     with store.write() as session:
         return _write(session, table, paged, next_page, work)
 
@@ -196,7 +218,7 @@ def _age_pages(
     removed = listing.read_table(store, table, query)
     versions = removed["removed_version"].to_pylist()
     carried: list[pa.RecordBatch] = []
-    for page_id, num_files, data, removals in pages:
+    for page_id, num_files, data, stats, removals in pages:
         until = [LIVE] * num_files
         if removals is not None:
             until = read_batch(removals).column(0).to_pylist()
@@ -211,7 +233,7 @@ def _age_pages(
         gone = sum(at <= work.version for at in until)
         if gone > num_files * most_gone:
             work.closed.append(page_id)
-            batch = read_batch(data)
+            batch = read_page(data, stats, listing.COLUMNS)
             whole = batch.append_column("removed_version", pa.array(until, pa.int64()))
             carried.append(whole.filter(pc.greater(whole["removed_version"], work.version)))
         if changed:
@@ -226,11 +248,35 @@ def page_row(table_id: str, page_id: int, version: int, files: pa.Table) -> Row:
     import pyarrow.compute as pc
 
     until = files["removed_version"].combine_chunks()
-    (batch,) = files.drop_columns(["removed_version"]).to_batches()
+    (batch,) = files.drop_columns(["removed_version", "stats"]).to_batches()
+    stats = pa.record_batch([files["stats"].combine_chunks()], names=["stats"])
     removed = None
     if not pc.all(pc.equal(until, LIVE)).as_py():
         removed = write_batch(pa.record_batch([until], names=["removed_version"]))
-    return (table_id, page_id, version, LIVE, files.num_rows, write_batch(batch), removed)
+    data, text = write_batch(batch), write_batch(stats)
+    return (table_id, page_id, version, LIVE, files.num_rows, data, removed, text)
+
+
+def column_rows(
+    table_id: str, page_id: int, columns: Sequence[Column], bounds: Mapping[Key, Bounds]
+) -> Iterator[Row]:
+    """The rows that hold the bounds of columns in the files of a page."""
+    import pyarrow as pa
+
+    for column in columns:
+        known = bounds[key_of(column)]
+        arrays = {"has_value": known.has_value, "has_null": known.has_null}
+        if known.low is not None:
+            arrays |= {"low": known.low, "high": known.high}
+        low, high = page_range(column, known)
+        data = write_batch(pa.record_batch(arrays))
+        yield (table_id, column_key(column), page_id, str(column.type), low, high, data)
+
+
+def _indexed(store: Store, table: TableRecord, version: int) -> list[Column]:
+    with store.read() as session:
+        metadata = store.metadata_at(session, table.table_id, version)
+    return [] if metadata is None else indexed_columns(metadata)
 
 
 def _removed(until: Sequence[int]) -> bytes:
@@ -261,6 +307,8 @@ def _write(session: Session, table: TableRecord, paged: int, next_page: int, wor
         session.changed("update_page", table_id=table.table_id, page_id=page_id, removed=removed)
     for row in work.rows:
         session.insert(FILE_PAGES, [row])
+    for row in work.columns:
+        session.insert(PAGE_COLUMNS, [row])
     return True
 
 
@@ -292,8 +340,27 @@ class _Page:
     valid_to: int = LIVE
 
 
-def history_pages(table_id: str, files: pa.Table, due: list[tuple[int, float]]) -> list[Row] | None:
-    """Return the rows of all pages that are due at these versions; None for too large tables.
+@dataclass(frozen=True, slots=True)
+class _History:
+    """The pages of a whole history, and the files that they are made of."""
+
+    rows: list[Row]
+    pages: list[_Page]
+    files: pa.Table
+
+    def columns(self, table_id: str, indexed: Sequence[Column]) -> Iterator[Row]:
+        """The bounds of columns in each page."""
+        stats, values = (
+            self.files[name].combine_chunks() for name in ("stats", "partition_values")
+        )
+        whole = read_bounds(indexed, stats, values)
+        for number, page in enumerate(self.pages):
+            bounds = {key: known.take(page.numbers) for key, known in whole.items()}
+            yield from column_rows(table_id, number, indexed, bounds)
+
+
+def history_pages(table_id: str, files: pa.Table, due: list[tuple[int, float]]) -> _History | None:
+    """All pages, where they are due after these versions; None for too large tables.
 
     Each page is written once, because the removes are known in advance. No catalog is needed, so
     this can run beside the import.
@@ -302,7 +369,9 @@ def history_pages(table_id: str, files: pa.Table, due: list[tuple[int, float]]) 
     if columns.nbytes > _MOST_BYTES:
         return None
     whole = columns.combine_chunks()
-    return [_row(table_id, number, page, whole) for number, page in enumerate(_plan(files, due))]
+    pages = list(_plan(files, due))
+    rows = [_row(table_id, number, page, whole) for number, page in enumerate(pages)]
+    return _History(rows, pages, whole)
 
 
 def _plan(files: pa.Table, due: list[tuple[int, float]]) -> Iterator[_Page]:

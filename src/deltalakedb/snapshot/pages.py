@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from deltalakedb.errors import CatalogError
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from deltalakedb.store import Store, TableRecord
     from deltalakedb.store.dialect import Row
 
-_DECODERS: Final = min(4, os.cpu_count() or 1)
-# A fifth smaller than the fastest level and as fast to read; higher levels gain almost nothing.
+DECODERS: Final = min(4, os.cpu_count() or 1)
+# A fifth smaller than by the fastest level and read as fast; higher levels gain next to nothing.
 _LZ4_LEVEL: Final = 4
 LEAST_FILES: Final = 500
 """A table with fewer live files is listed from dl_active_files."""
@@ -42,12 +43,15 @@ def list_from_pages(
 
     if expected < LEAST_FILES:
         return None
-    # The threads end with this call: none is left that a fork could break.
-    with Threads(max_workers=_DECODERS) as pool:
+    # Threads of our own, for this call alone: nothing is left of them that a fork could break.
+    with Threads(max_workers=DECODERS) as pool:
         with span("deltalakedb.pages", table=table.name):
             read = store.dialect.ask(
                 lambda session: _decoding(
-                    pool, session.pages_at(table.table_id, version), columns, version
+                    pool,
+                    session.pages_at(table.table_id, version, with_stats="stats" in columns),
+                    columns,
+                    version,
                 )
             )
         if read is None:
@@ -89,10 +93,10 @@ def _decoding(
 ) -> _Read | None:
     """Decode each page while the next one is read; None if there are no pages."""
     read = None
-    for files, removed, paged, *marks in pages:
+    for files, stats, removed, paged, *marks in pages:
         if read is None:
             read = _Read(paged, _newest(marks), _wanted(columns, paged, version), [])
-        read.batches.append(pool.submit(_live, files, removed, read.columns, version))
+        read.batches.append(pool.submit(_live, files, stats, removed, read.columns, version))
     return read
 
 
@@ -105,6 +109,72 @@ def _wanted(columns: tuple[str, ...], paged: int, version: int) -> tuple[str, ..
     return columns if version <= paged else tuple(dict.fromkeys((*columns, "path", "dv_id")))
 
 
+class Page(NamedTuple):
+    """A page that serves a version: its number, its files, and when each was removed."""
+
+    number: int
+    num_files: int
+    removed: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class PagedFiles:
+    """The files of a version: those of pages, without the removed and with the added since."""
+
+    pages: Sequence[Page]
+    removed: pa.Table | None
+    added: pa.Table
+
+
+def pages_changed(table: TableRecord) -> CatalogError:
+    """The error for a page that is gone."""
+    return CatalogError(
+        f"The files of table {table.name!r} cannot be listed to the end",
+        why="Its pages were made anew meanwhile",
+        fix="List them again",
+    )
+
+
+def damaged_page(table: TableRecord, error: Exception) -> CatalogError:
+    """The error for a page that cannot be decoded."""
+    return CatalogError(
+        f"A page of table {table.name!r} is damaged",
+        why=str(error),
+        fix="Run: deltalakedb rebuild; until then files are listed from the rows",
+    )
+
+
+def open_pages(
+    store: Store, table: TableRecord, version: int, columns: tuple[str, ...], *, expected: int
+) -> PagedFiles | None:
+    """The pages that serve a version; None where they do not add up to the expected files."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = store.dialect.ask(lambda session: session.page_list_at(table.table_id, version))
+    if not rows:
+        return None
+    paged, *marks = rows[0][3:]
+    since = _newest(marks)
+    pages = [Page(*row[:3]) for row in rows]
+    total = 0
+    for page in pages:
+        until = None if page.removed is None else read_batch(page.removed).column(0)
+        live = page.num_files if until is None else pc.sum(pc.greater(until, version)).as_py()
+        total += live or 0
+    removed = None
+    if version > paged:
+        removed = listing.read_table(store, table, listing.files_removed(table, paged, version))
+        total -= removed.num_rows
+    added = pa.Table.from_batches([], schema_of(columns))
+    if version > since:
+        query = listing.files_added(table, since, version, columns, store.dialect.engine)
+        added = listing.read_table(store, table, query)
+    if total + added.num_rows != expected:
+        return None
+    return PagedFiles(pages, removed, added)
+
+
 def stream_pages(
     store: Store, table: TableRecord, version: int, columns: tuple[str, ...], *, expected: int
 ) -> Generator[pa.RecordBatch, None, None] | None:
@@ -112,81 +182,52 @@ def stream_pages(
 
     Completeness is checked before the first batch. No connection is held between two batches.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if expected < LEAST_STREAMED:
         return None
-    pages = store.dialect.ask(lambda session: session.page_list_at(table.table_id, version))
-    if not pages:
-        return None
-    paged, *marks = pages[0][3:]
-    since = _newest(marks)
-    gone = None
-    total = 0
-    for _, num_files, removed, *_ in pages:
-        until = None if removed is None else read_batch(removed).column(0)
-        total += num_files if until is None else pc.sum(pc.greater(until, version)).as_py()
-    if version > paged:
-        gone = listing.read_table(store, table, listing.files_removed(table, paged, version))
-        total -= gone.num_rows
-    added = pa.Table.from_batches([], schema_of(columns))
-    if version > since:
-        query = listing.files_added(table, since, version, columns, store.dialect.engine)
-        added = listing.read_table(store, table, query)
-    if total + added.num_rows != expected:
-        return None
-    numbers = [(row[0], row[2]) for row in pages]
-    return _stream(store, table, version, columns, numbers=numbers, gone=gone, added=added)
+    paged = open_pages(store, table, version, columns, expected=expected)
+    return None if paged is None else _stream(store, table, version, columns, paged)
 
 
 def _stream(
-    store: Store,
-    table: TableRecord,
-    version: int,
-    columns: tuple[str, ...],
-    *,
-    numbers: Sequence[tuple[int, bytes | None]],
-    gone: pa.Table | None,
-    added: pa.Table,
+    store: Store, table: TableRecord, version: int, columns: tuple[str, ...], paged: PagedFiles
 ) -> Generator[pa.RecordBatch, None, None]:
     import pyarrow as pa
 
-    wanted = columns if gone is None else tuple(dict.fromkeys((*columns, "path", "dv_id")))
-    for number, removed in numbers:
+    removed = paged.removed
+    wanted = columns if removed is None else tuple(dict.fromkeys((*columns, "path", "dv_id")))
+    for page in paged.pages:
         with span("deltalakedb.pages", table=table.name):
             data = store.dialect.ask(
-                lambda session, number=number: session.page(table.table_id, number)  # type: ignore[misc]
+                lambda session, number=page.number: session.page(  # type: ignore[misc]
+                    table.table_id, number, with_stats="stats" in wanted
+                )
             )
         if data is None:
-            raise CatalogError(
-                f"The files of table {table.name!r} cannot be listed to the end",
-                why="Its pages were rebuilt meanwhile",
-                fix="List them again",
-            )
+            raise pages_changed(table)
         try:
-            batch = _live(data, removed, wanted, version)
+            batch = _live(data[0], data[1], page.removed, wanted, version)
         except (pa.ArrowException, OSError, ValueError) as error:
             store.metrics.count("page_failures_total")
-            raise CatalogError(
-                f"Page {number} of table {table.name!r} is damaged",
-                why=str(error),
-                fix="Run: deltalakedb rebuild; until then files are listed from the rows",
-            ) from error
+            raise damaged_page(table, error) from error
         store.metrics.count("rows_scanned", batch.num_rows)
-        if gone is None:
+        if removed is None:
             yield batch
         else:
-            yield from without(pa.Table.from_batches([batch]), gone).select(columns).to_batches()
-    yield from added.to_batches()
+            rest = without(pa.Table.from_batches([batch]), removed)
+            yield from rest.select(columns).to_batches()
+    yield from paged.added.to_batches()
 
 
 def _live(
-    files: bytes, removed: bytes | None, columns: Sequence[str], version: int
+    files: bytes,
+    stats: bytes | None,
+    removed: bytes | None,
+    columns: Sequence[str],
+    version: int,
 ) -> pa.RecordBatch:
     import pyarrow.compute as pc
 
-    batch = read_batch(files, columns)
+    batch = read_page(files, stats, columns)
     if removed is None:
         return batch
     live = pc.greater(read_batch(removed, ["removed_version"]).column(0), version)
@@ -218,6 +259,20 @@ def read_batch(data: bytes, columns: Sequence[str] | None = None) -> pa.RecordBa
     options.included_fields = sorted(names.index(name) for name in columns)
     batch = pa.ipc.open_stream(buffer, options=options).read_next_batch()
     return batch.select(list(columns))
+
+
+def read_page(files: bytes, stats: bytes | None, columns: Sequence[str]) -> pa.RecordBatch:
+    """Columns of a page; statistics are apart, except in pages of older releases."""
+    import pyarrow as pa
+
+    if stats is None or "stats" not in columns:
+        return read_batch(files, columns)
+    arrays = {"stats": read_batch(stats).column(0)}
+    others = [name for name in columns if name != "stats"]
+    if others:
+        batch = read_batch(files, others)
+        arrays |= dict(zip(others, batch.columns, strict=True))
+    return pa.record_batch([arrays[name] for name in columns], names=list(columns))
 
 
 def without(files: pa.Table, removed: pa.Table) -> pa.Table:

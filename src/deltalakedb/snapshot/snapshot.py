@@ -16,6 +16,7 @@ from deltalakedb.actions import Metadata, Protocol
 from deltalakedb.actions.clustering import clustering_paths, dotted
 from deltalakedb.actions.features import check_readable, writer_features
 from deltalakedb.arguments import optional_text, require_text, require_texts, require_whole
+from deltalakedb.conditions.predicate import Constant
 from deltalakedb.conditions.where import predicate_of
 from deltalakedb.snapshot import listing
 from deltalakedb.snapshot.pages import list_from_pages, stream_pages
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     import pyarrow.dataset as pads
 
     from deltalakedb.actions.datatypes import StructType
+    from deltalakedb.conditions.predicate import Predicate
     from deltalakedb.reading.dataset import SnapshotRows
     from deltalakedb.snapshot.resolve import OpenedTable
     from deltalakedb.store import Counts, Store, TableRecord
@@ -147,22 +149,37 @@ class Snapshot:
         dv_id, otherwise in no order.
         """
         names = listing.check_columns(columns)
-        if where is None and limit is None and not offset:
+        first = require_whole("offset", offset)
+        most = None if limit is None else require_whole("limit", limit)
+        predicate = predicate_of(where, self.metadata)
+        if predicate is not None and predicate != Constant(value=True):
+            return self._matching(predicate, names, most, first)
+        if most is None and not first:
             files = list_from_pages(
                 self._store, self.table, self.version, names, expected=self.num_files
             )
             if files is not None:
                 return files
-        query = listing.find_files(
-            self._store,
-            self.table,
-            self.version,
-            columns=names,
-            predicate=predicate_of(where, self.metadata),
-            limit=None if limit is None else require_whole("limit", limit),
-            offset=require_whole("offset", offset),
+        engine = self._store.dialect.engine
+        query = listing.files_at(
+            self.table, self.version, names, engine=engine, limit=most, offset=first
         )
         return listing.read_table(self._store, self.table, query)
+
+    def _matching(
+        self, predicate: Predicate, names: tuple[str, ...], limit: int | None, offset: int
+    ) -> pa.Table:
+        from deltalakedb.snapshot.matching import MatchingFiles
+
+        ordered = limit is not None or offset
+        wide = tuple(dict.fromkeys((*names, "path", "dv_id"))) if ordered else names
+        files = MatchingFiles(
+            self._store, self.table, self.version, wide, predicate, self.num_files
+        ).read()
+        if not ordered:
+            return files
+        by_path = files.sort_by([("path", "ascending"), ("dv_id", "ascending")])
+        return by_path.slice(offset, limit).select(names)
 
     def iter_files(
         self,
@@ -177,19 +194,20 @@ class Snapshot:
         """
         names = listing.check_columns(columns)
         size = require_whole("batch_size", batch_size, least=1)
-        if where is None:
-            batches = stream_pages(
-                self._store, self.table, self.version, names, expected=self.num_files
+        predicate = predicate_of(where, self.metadata)
+        if predicate is not None and predicate != Constant(value=True):
+            from deltalakedb.snapshot.matching import MatchingFiles
+
+            matches = MatchingFiles(
+                self._store, self.table, self.version, names, predicate, self.num_files
             )
-            if batches is not None:
-                return listing.rebatched(batches, size)
-        query = listing.find_files(
-            self._store,
-            self.table,
-            self.version,
-            columns=names,
-            predicate=predicate_of(where, self.metadata),
+            return listing.rebatched(matches.stream(), size)
+        batches = stream_pages(
+            self._store, self.table, self.version, names, expected=self.num_files
         )
+        if batches is not None:
+            return listing.rebatched(batches, size)
+        query = listing.files_at(self.table, self.version, names)
         return listing.read_batches(self._store, self.table, query, size)
 
     # --- rows -----------------------------------------------------------------------------

@@ -34,8 +34,7 @@ class FileQuery:
     """A query on files, whose result has `columns`, with parameters written `:name`.
 
     `keys` are UUIDs and whole numbers, nothing else; `values` may be of any type that the driver
-    takes. `by_index` tells that it names the few rows it wants, by an index. `otherwise` is the
-    query to ask instead where this one finds nothing because its plan is out of date. `at` is the
+    takes. `by_index` tells that it names the few rows it wants, by an index. `at` is the
     version it lists: once that has expired, it finds nothing.
     """
 
@@ -44,7 +43,6 @@ class FileQuery:
     keys: Mapping[str, str | int]
     values: Mapping[str, object] = field(default_factory=dict)
     by_index: bool = False
-    otherwise: FileQuery | None = None
     at: int | None = None
 
     @property

@@ -85,22 +85,26 @@ class Session(ABC):
         """As `run`, for a query that gives large BYTES."""
         return self.run(query, **params)
 
-    def pages_at(self, table_id: str, version: int) -> Iterable[Row]:
-        """The pages that serve a version: files, removed, and three versions.
+    def pages_at(self, table_id: str, version: int, *, with_stats: bool) -> Iterable[Row]:
+        """The pages that serve a version: files, statistics, removed, and three versions.
 
         Those are the one up to which there are pages, and the newest at or before this one at
         which pages began and ended, or None. Pages may be read one by one, by an open session.
         """
-        return self.run_binary("pages_at", table_id=table_id, version=version)
+        return self.run_binary(
+            "pages_at", table_id=table_id, version=version, with_stats=int(with_stats)
+        )
 
     def page_list_at(self, table_id: str, version: int) -> list[Row]:
         """The pages that serve a version: number, num_files, removed, and the same versions."""
         return self.run_binary("page_list_at", table_id=table_id, version=version)
 
-    def page(self, table_id: str, page_id: int) -> Any:
-        """The files of a page; None where it is gone."""
-        rows = self.run_binary("page", table_id=table_id, page_id=page_id)
-        return rows[0][0] if rows else None
+    def page(self, table_id: str, page_id: int, *, with_stats: bool) -> Row | None:
+        """The files of a page and their statistics; None where it is gone."""
+        rows = self.run_binary(
+            "page", table_id=table_id, page_id=page_id, with_stats=int(with_stats)
+        )
+        return rows[0] if rows else None
 
     def one(self, query: str, /, **params: object) -> Row | None:
         """The only row of a named query, or None."""

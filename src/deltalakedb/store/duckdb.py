@@ -228,24 +228,34 @@ class DuckdbSession(Session):
         with self._translated():
             self._connection.execute(sql)
 
-    def pages_at(self, table_id: str, version: int) -> Iterator[Row]:
-        # In chunks: one result would be assembled in memory first, and no page could be decoded
-        # while the next is read. As Arrow, not as bytes of Python, which would be copied again.
+    def pages_at(self, table_id: str, version: int, *, with_stats: bool) -> Iterator[Row]:
+        # Some at a time: a result with all of them would be put together in memory first, and
+        # nobody could decode one while the next is read. As Arrow, not as bytes of Python: those
+        # are copied once more, to memory that is new each time.
         pages = {row[0]: row[2:] for row in self.page_list_at(table_id, version)}
         numbers = list(pages)
         for start in range(0, len(numbers), _PAGES_AT_ONCE):
             chunk = numbers[start : start + _PAGES_AT_ONCE]
-            for number, files in self._pages(table_id, version, chunk[0], chunk[-1]):
-                yield (files, *pages[number])
+            for number, files, stats in self._pages(
+                table_id, version, chunk[0], chunk[-1], with_stats=with_stats
+            ):
+                yield (files, stats, *pages[number])
 
     def _pages(
-        self, table_id: str, version: int, first: int, last: int
-    ) -> Iterator[tuple[int, pa.Buffer]]:
-        params = {"table_id": table_id, "version": version, "first": first, "last": last}
+        self, table_id: str, version: int, first: int, last: int, *, with_stats: bool
+    ) -> Iterator[tuple[int, pa.Buffer, pa.Buffer | None]]:
+        params = {
+            "table_id": table_id,
+            "version": version,
+            "first": first,
+            "last": last,
+            "with_stats": int(with_stats),
+        }
         with self._translated():
             for batch in self.batches(load_queries("duckdb")["pages_between"], params, size=1):
-                numbers, files = batch.columns
-                yield numbers[0].as_py(), files.buffers()[2]
+                numbers, files, stats = batch.columns
+                text = None if stats.null_count else stats.buffers()[2]
+                yield numbers[0].as_py(), files.buffers()[2], text
 
     def page_list_at(self, table_id: str, version: int) -> list[Row]:
         rows = sorted(self.run("page_list_at", table_id=table_id, version=version))

@@ -126,7 +126,12 @@ EXPORTED_TABLES = _relation(
 
 FILE_PAGES = _relation(
     "dl_file_pages",
-    "table_id:uuid page_id:int valid_from:int valid_to:int num_files:int files:bytes removed:bytes",
+    "table_id:uuid page_id:int valid_from:int valid_to:int num_files:int files:bytes "
+    "removed:bytes stats:bytes",
+)
+PAGE_COLUMNS = _relation(
+    "dl_page_columns",
+    "table_id:uuid column_key:text page_id:int type:text low:int high:int bounds:bytes",
 )
 PAGED_TABLES = _relation("dl_paged_tables", "table_id:uuid version:int next_page:int")
 IMPORT_STAGES = _relation(
@@ -156,6 +161,7 @@ RELATIONS = (
     MIRROR_STATUS,
     MIRROR_TABLES,
     FILE_PAGES,
+    PAGE_COLUMNS,
     PAGED_TABLES,
     EXPORTED_TABLES,
     IMPORT_STAGES,

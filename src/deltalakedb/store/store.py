@@ -451,6 +451,7 @@ class Store:
 
     def forget_pages(self, session: Session, table_id: str) -> None:
         """Drop the pages of a table: every listing then comes from dl_active_files."""
+        session.changed("forget_page_columns", table_id=table_id)
         session.changed("forget_pages", table_id=table_id)
         session.changed("forget_paged_table", table_id=table_id)
 

@@ -32,6 +32,13 @@ SELECT min(version) FROM dl_mirror_status WHERE table_id = :table_id AND status 
 -- name: has_version
 SELECT 1 FROM dl_table_versions WHERE table_id = :table_id AND version = :version;
 
+-- name: expire_page_columns
+-- The bounds that belong to pages which expire.
+DELETE FROM dl_page_columns WHERE table_id = :table_id AND page_id IN (
+    SELECT p.page_id FROM dl_file_pages AS p
+    WHERE p.table_id = :table_id AND p.valid_to <= :keep
+);
+
 -- name: expire_pages
 -- Pages that serve no version from :keep on.
 DELETE FROM dl_file_pages WHERE table_id = :table_id AND valid_to <= :keep;

@@ -317,7 +317,7 @@ WHERE table_id = :table_id AND path = :path AND dv_id = :dv_id
 -- name: pages_at
 -- The pages that serve a version; the version up to which there are pages; and the newest versions
 -- at or before :version at which pages began and ended. One statement, and so one state.
-SELECT p.files, p.removed, t.version,
+SELECT p.files, CASE WHEN :with_stats = 1 THEN p.stats END, p.removed, t.version,
        (SELECT max(q.valid_from) FROM dl_file_pages AS q
         WHERE q.table_id = :table_id AND q.valid_from <= :version),
        (SELECT max(q.valid_to) FROM dl_file_pages AS q
@@ -339,14 +339,25 @@ WHERE t.table_id = :table_id AND p.valid_to > :version AND p.valid_from <= :vers
 ORDER BY p.page_id;
 
 -- name: page
-SELECT files FROM dl_file_pages WHERE table_id = :table_id AND page_id = :page_id;
+SELECT files, CASE WHEN :with_stats = 1 THEN stats END FROM dl_file_pages
+WHERE table_id = :table_id AND page_id = :page_id;
+
+-- name: page_bounds
+-- The bounds of a column in each page that serves a version; NULL where no file of the page can match.
+SELECT c.page_id, c.type,
+       CASE WHEN (c.low IS NULL OR c.low <= :highest) AND (c.high IS NULL OR c.high >= :lowest)
+            THEN c.bounds END
+FROM dl_page_columns AS c
+JOIN dl_file_pages AS p ON p.table_id = c.table_id AND p.page_id = c.page_id
+WHERE c.table_id = :table_id AND c.column_key = :column_key
+  AND p.valid_to > :version AND p.valid_from <= :version;
 
 -- name: paged_table
 SELECT version, next_page FROM dl_paged_tables WHERE table_id = :table_id;
 
 -- name: open_pages
 -- The pages that serve the newest versions.
-SELECT page_id, num_files, files, removed FROM dl_file_pages
+SELECT page_id, num_files, files, stats, removed FROM dl_file_pages
 WHERE table_id = :table_id AND valid_to = 9223372036854775807
 ORDER BY page_id;
 
@@ -369,6 +380,9 @@ WHERE table_id = :table_id AND version > :version;
 -- name: changes_by_version
 SELECT version, num_adds + num_removes, live_files FROM dl_table_versions
 WHERE table_id = :table_id AND version > :version ORDER BY version;
+
+-- name: forget_page_columns
+DELETE FROM dl_page_columns WHERE table_id = :table_id;
 
 -- name: forget_pages
 DELETE FROM dl_file_pages WHERE table_id = :table_id;

@@ -134,3 +134,15 @@ SELECT state IS NULL OR state NOT LIKE 'idle%',
         AND state_change <= clock_timestamp() - make_interval(secs => :seconds::float8)
         THEN pg_terminate_backend(pid) END
 FROM pg_stat_activity WHERE pid = :backend;
+
+-- name: stats_among
+-- The statistics of files that are live at a version, by path. The lateral subquery is an order: look
+-- each path up by the index on paths.
+SELECT f.path, f.dv_id, f.stats
+FROM unnest(:paths::text[]) AS wanted(path)
+CROSS JOIN LATERAL (
+    SELECT path, dv_id, stats FROM dl_active_files
+    WHERE table_id = :table_id AND path = wanted.path
+      AND added_version + 0 <= :version AND removed_version + 0 > :version
+    OFFSET 0
+) AS f;

@@ -1,0 +1,151 @@
+"""A condition on any column lists the same files from pages, from rows and at every version."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from deltalakedb.lake import Lake
+from deltalakedb.snapshot import Snapshot, matching, page_builder, pages
+from deltalakedb.table import Table
+
+from support.lake import Json, new_lake_table, schema_json
+
+SCHEMA = schema_json("id", ("name", "string"), ("price", "double"), ("day", "date"))
+CONDITIONS = (
+    "id BETWEEN 300 AND 420",
+    "id = 77 OR price > 90",
+    "name LIKE 'n12%'",
+    "name IN ('n0007', 'n0400', 'n0999')",
+    "price < 3.5 AND id > 100",
+    "day = DATE '2026-11-03'",
+    "day IS NULL",
+    "id IS NULL",
+    "price <> 4.0",
+    "id > 100000",
+    "day > DATE '2026-11-02' AND name < 'n0300'",
+)
+
+
+def file(number: int, rng: random.Random) -> Json:
+    low = rng.randrange(1_000)
+    high = low + rng.randrange(20)
+    stats: Any = {
+        "numRecords": 10,
+        "minValues": {"id": low, "name": f"n{low:04}", "price": low / 10},
+        "maxValues": {"id": high, "name": f"n{high:04}", "price": high / 10},
+        "nullCount": {"id": rng.choice([0, 0, 10, 3]), "name": 0, "price": 0},
+    }
+    day = rng.choice(["2026-11-01", "2026-11-02", "2026-11-03", None])
+    body = {
+        "path": f"f{number:05}",
+        "partitionValues": {"day": day},
+        "size": 1,
+        "modificationTime": 1,
+        "dataChange": True,
+        "stats": rng.choice([json.dumps(stats)] * 9 + [None]),
+    }
+    return {"add": body}
+
+
+@pytest.fixture
+def history(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Table:
+    """A table whose files are in several pages, some removed and some added since."""
+    monkeypatch.setattr(page_builder, "PAGE_FILES", 50)
+    monkeypatch.setattr(page_builder, "LEAST_CHANGES", 40)
+    monkeypatch.setattr(pages, "LEAST_FILES", 1)
+    monkeypatch.setattr(matching, "LEAST_FILES", 1)
+    rng = random.Random(7)
+    table = new_lake_table(lake, schema=SCHEMA, partition_by=["day"])
+    table.commit([file(number, rng) for number in range(240)])
+    for version in range(4):
+        first = 240 + version * 15
+        removes = [
+            {"remove": {"path": f"f{number:05}", "dataChange": True}}
+            for number in range(version * 30, version * 30 + 12)
+        ]
+        added = [file(number, rng) for number in range(first, first + 15)]
+        table.commit([*added, *removes])
+    return table
+
+
+def of_rows(snapshot: Snapshot, where: str) -> list[Json]:
+    """The same listing, decided file by file from the rows of the catalog."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(matching, "LEAST_FILES", 10**9)
+        return listed(snapshot.files(where))
+
+
+def listed(files: Any) -> list[Json]:
+    rows: list[Json] = files.sort_by("path").to_pylist()
+    return rows
+
+
+def check_every_version(table: Table) -> int:
+    matches = 0
+    for version in range(1, table.snapshot().version + 1):
+        snapshot = table.snapshot(version)
+        for where in CONDITIONS:
+            expected = of_rows(snapshot, where)
+            assert listed(snapshot.files(where)) == expected, (version, where)
+            batches = [row for batch in snapshot.iter_files(7, where) for row in batch.to_pylist()]
+            assert sorted(batches, key=lambda row: str(row["path"])) == expected
+            paths = snapshot.files(where, columns=["path"], limit=5, offset=2)["path"].to_pylist()
+            assert paths == [row["path"] for row in expected][2:7]
+            matches += len(expected)
+    return matches
+
+
+def test_pages_and_rows_agree_at_every_version(lake: Lake, history: Table) -> None:
+    assert check_every_version(history) > 1_000
+    assert "page_failures_total" not in lake.metrics.read()
+
+
+def test_pages_whose_bounds_are_not_kept_are_parsed(lake: Lake, history: Table) -> None:
+    """As in a catalog that an older release has written."""
+    with lake.store.write() as session:
+        session.changed("forget_page_columns", table_id=history.table_id)
+    assert check_every_version(history) > 1_000
+
+
+def test_a_page_that_cannot_match_is_not_read(
+    lake: Lake, history: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    original = matching.MatchingFiles._page
+
+    def counted(query: matching.MatchingFiles, page: pages.Page, **options: Any) -> Any:
+        read.append(page.number)
+        return original(query, page, **options)
+
+    monkeypatch.setattr(matching.MatchingFiles, "_page", counted)
+    assert history.snapshot().files("id > 100000 AND id < 100010").num_rows < 60
+    assert history.snapshot().files("name = 'zzz'", columns=["path"]).num_rows
+    everything = len(read)
+    read.clear()
+    ordered = new_lake_table(lake, "ordered", schema=schema_json("id"))
+    for first in range(0, 500, 50):
+        bounds = [(n * 10, n * 10 + 9) for n in range(first, first + 50)]
+        ordered.commit([plain(f"g{low:05}", low, high) for low, high in bounds])
+    assert ordered.snapshot().files("id = 1234")["path"].to_pylist() == ["g01230"]
+    assert len(read) == 1 < everything
+
+
+def plain(path: str, low: int, high: int) -> Json:
+    stats = {"numRecords": 1, "minValues": {"id": low}, "maxValues": {"id": high}}
+    body = {"path": path, "partitionValues": {}, "size": 1, "modificationTime": 1}
+    text = json.dumps({**stats, "nullCount": {"id": 0}})
+    return {"add": {**body, "dataChange": True, "stats": text}}
+
+
+def test_a_damaged_page_is_passed_over(lake: Lake, history: Table) -> None:
+    expected = of_rows(history.snapshot(), "id BETWEEN 300 AND 420")
+    with lake.store.write() as session:
+        text = "UPDATE dl_page_columns SET bounds = :bounds WHERE table_id = :table_id"
+        sql = lake.store.dialect.sql(text)
+        session.execute_count(sql, {"bounds": b"no Arrow at all", "table_id": history.table_id})
+    assert listed(history.snapshot().files("id BETWEEN 300 AND 420")) == expected
+    assert lake.metrics.read()["page_failures_total"] == 1
