@@ -97,6 +97,22 @@ def delta_rs_filter(table: Path, day: str, low: int, high: int) -> Any:
     )
 
 
+def delta_rs_bounds(table: Path, column: str, low: Any, high: Any) -> Any:
+    """Open and list with delta-rs, and filter the Arrow table by the bounds of a column."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from deltalake import DeltaTable
+
+    files = pa.table(DeltaTable(str(table)).get_add_actions(flatten=True))
+    condition = pc.scalar(value=True)
+    if low is not None:
+        condition &= pc.field(f"max.{column}") >= low
+    if high is not None:
+        ends = pc.field(f"min.{column}")
+        condition &= (ends < high) if isinstance(high, str) else (ends <= high)
+    return files.filter(condition)
+
+
 class Readers:
     """One table in every catalog: `ours` by engine, `lists` by name of the contestant.
 

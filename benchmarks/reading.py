@@ -6,6 +6,8 @@ All read the very same table (`lakes.py`). Goals, with 100,000 live files and 20
 - head lookup: at most 2 ms over a round trip of the driver;
 - the middle version: at most twice our head open, and 30 times as fast as delta-rs;
 - a partition and a range: 10 times as fast as delta-rs;
+- a column that is not planned: at most as long as the full listing where a hundredth of the files
+  or less match, twice as long where all do, and 20 times as fast as delta-rs;
 - 50,000 commits of history instead of 100: at most 1.2 times;
 - a condition that 100 files meet, in 1,000,000 files instead of 100,000: at most 3 times;
 - `iter_files` over 1,000,000 files: at most 200 MB.
@@ -27,6 +29,7 @@ from benchmarks.readers import (
     NAME,
     OurReader,
     Readers,
+    delta_rs_bounds,
     delta_rs_filter,
     delta_rs_list,
     delta_rs_uris,
@@ -67,6 +70,7 @@ def run(report: Report, *, quick: bool) -> None:
             _head_lookup(report, readers, sizes)
             _travel(report, readers, sizes)
             _predicate(report, readers, sizes)
+            _any_column(report, readers, sizes)
             _connect(report, readers, sizes)
         _growth(report, server, sizes)
         _planning(report, server, sizes)
@@ -236,6 +240,33 @@ def _predicate(report: Report, readers: Readers, sizes: Sizes) -> None:
     for engine in readers.ours:
         name = f"partition and range, {engine}"
         _faster(report, name, times, ours=f"ours on {engine}", peer="delta-rs", goal=10)
+
+
+def _any_column(report: Report, readers: Readers, sizes: Sizes) -> None:
+    """Columns that are not planned: in the order of the files, in no order, and all files."""
+    first, few = sizes.files // 2, max(1, sizes.files // 400)
+    low, high = (f"customer-{number * ROWS:012}" for number in (first, first + few))
+    conditions = {
+        f"{few} files by name": (f"name >= '{low}' AND name < '{high}'", ("name", low, high), 1.0),
+        "few files by value": ("value <= 0.125", ("value", None, 0.125), 1.0),
+        "all files by value": ("value >= -1", ("value", -1.0, None), 2.0),
+    }
+    for kind, (where, bounds, goal) in conditions.items():
+        works: dict[str, Callable[[], Any]] = {
+            f"ours on {engine}": _plan(reader, where) for engine, reader in readers.ours.items()
+        }
+        works["delta-rs"] = lambda bounds=bounds: delta_rs_bounds(readers.checked, *bounds)  # type: ignore[misc]
+        works |= {f"{name}, all": work for name, work in readers.our_lists().items()}
+        counts = {works[name]().num_rows for name in ("delta-rs", "ours on sqlite")}
+        if len(counts) > 1:
+            raise AssertionError(f"{kind}: delta-rs and we find {counts} files")
+        times = race(report, kind, works, rounds=sizes.rounds)
+        for engine in readers.ours:
+            scenario, ours = f"{kind}, {engine}", f"ours on {engine}"
+            value = median_ratio(times[ours], times[f"{ours}, all"])
+            names = (ours, f"{ours}, all")
+            _at_most(report, scenario, names, value, "times our full listing", goal=goal)
+            _faster(report, scenario, times, ours=ours, peer="delta-rs", goal=20)
 
 
 def _check_count(name: str, files: Any, expected: int) -> None:
