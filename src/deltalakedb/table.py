@@ -40,13 +40,12 @@ from deltalakedb.snapshot.listing import NO_LIMIT
 from deltalakedb.snapshot.page_builder import after_commit
 from deltalakedb.snapshot.resolve import check_version, resolve, to_milliseconds
 from deltalakedb.snapshot.snapshot import snapshot_of
-from deltalakedb.staging.constraints import check_rows
+from deltalakedb.staging.fit import check_rows
 from deltalakedb.storage import normalise_location, open_storage, root_locations
 from deltalakedb.store.relations import LIVE
 from deltalakedb.store.versions import Known, find_history, stream_history
 from deltalakedb.telemetry import span
-from deltalakedb.transaction.commit import AnyAction, commit_of
-from deltalakedb.transaction.state import TableState, state_at, state_of
+from deltalakedb.transaction.commit import AnyAction, TableState, commit_of, state_at, state_of
 
 if TYPE_CHECKING:
     from deltalakedb.actions import Action

@@ -18,7 +18,7 @@ from deltalakedb.lake import Lake
 from deltalakedb.spark.io.scan import scan
 from deltalakedb.staging.counting import Counter, Covered
 from deltalakedb.staging.fit import fit
-from deltalakedb.staging.layout import STAGING_FOLDER
+from deltalakedb.staging.stage import STAGING_FOLDER
 from deltalakedb.table import Table
 
 from support.store import Catalogs

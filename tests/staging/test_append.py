@@ -25,7 +25,7 @@ from deltalakedb.errors import (
 from deltalakedb.lake import Lake
 from deltalakedb.operations import alter
 from deltalakedb.table import Table
-from deltalakedb.transaction.state import state_of
+from deltalakedb.transaction.commit import state_of
 
 from support.lake import OpenLake, schema_json
 from support.s3 import S3Server

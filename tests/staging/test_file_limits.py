@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from deltalakedb.actions import Metadata
 from deltalakedb.actions.arrow import schema_from_any
 from deltalakedb.actions.datatypes import schema_to_json
-from deltalakedb.staging.layout import CODECS, StagePlan
-from deltalakedb.staging.stage import stage
+from deltalakedb.staging.stage import CODECS, StagePlan, stage
 
 SCHEMA = pa.schema({"id": pa.int64(), "part": pa.int64()})
 

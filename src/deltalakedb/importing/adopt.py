@@ -41,10 +41,10 @@ from deltalakedb.errors import (
 from deltalakedb.store import Payload, VersionRecord, account
 from deltalakedb.store import mirror as queue
 from deltalakedb.store.table_lookup import not_registered
+from deltalakedb.transaction.attempt import Summary
+from deltalakedb.transaction.commit import TableState, load_state
 from deltalakedb.transaction.rules import check_live_files, validate_commit
 from deltalakedb.transaction.rules_files import check_places
-from deltalakedb.transaction.state import TableState, load_state
-from deltalakedb.transaction.summary import Summary
 from deltalakedb.transaction.table_rules import CONSTRAINT_RULES, facts_of
 
 if TYPE_CHECKING:

@@ -52,8 +52,7 @@ from deltalakedb.errors import (
 from deltalakedb.storage import local_path
 from deltalakedb.store import TableRecord
 from deltalakedb.transaction.attempt import ReadSet
-from deltalakedb.transaction.commit import Commit, Guarantees, Operation
-from deltalakedb.transaction.state import TableState
+from deltalakedb.transaction.commit import Commit, Guarantees, Operation, TableState
 
 _ICT = "delta.enableInCommitTimestamps"
 ROW_COLUMNS: Final = {

@@ -26,9 +26,8 @@ from deltalakedb.arguments import (
 )
 from deltalakedb.errors import ConfigurationError, InvalidSchemaError, UnsupportedFeatureError
 from deltalakedb.operations.alter import replace_columns, widen_columns
-from deltalakedb.staging.constraints import ENFORCED
-from deltalakedb.staging.layout import StagePlan
-from deltalakedb.staging.stage import Source, source_of
+from deltalakedb.staging.fit import ENFORCED
+from deltalakedb.staging.stage import Source, StagePlan, source_of
 from deltalakedb.storage import delete_leftovers
 from deltalakedb.transaction.commit import (
     AppTxn,
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 
     from deltalakedb.conditions.partition_tests import PartitionTest
     from deltalakedb.store import TableRecord
-    from deltalakedb.transaction.state import TableState
+    from deltalakedb.transaction.commit import TableState
 
 
 _GENERATION: Final = "delta.generationExpression"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from deltalakedb.actions import Action
     from deltalakedb.snapshot import Snapshot
     from deltalakedb.store import TableRecord
-    from deltalakedb.transaction.state import TableState
+    from deltalakedb.transaction.commit import TableState
 
 # What these say is about the history of the source, which a clone does not have.
 _OF_HISTORY: Final = (

@@ -34,13 +34,11 @@ from deltalakedb.operations.append import (
 from deltalakedb.progress import Phases, Progress
 from deltalakedb.reading.dataset import open_dataset
 from deltalakedb.snapshot.listing import COLUMNS
-from deltalakedb.staging.constraints import ENFORCED
-from deltalakedb.staging.layout import StagePlan
-from deltalakedb.staging.stage import stage
+from deltalakedb.staging.fit import ENFORCED
+from deltalakedb.staging.stage import StagePlan, stage
 from deltalakedb.threads import Threads
 from deltalakedb.transaction.attempt import ReadSet
-from deltalakedb.transaction.commit import Commit, Guarantees, Operation
-from deltalakedb.transaction.state import state_of
+from deltalakedb.transaction.commit import Commit, Guarantees, Operation, state_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,9 +24,8 @@ from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.actions.properties import FEATURE_PREFIX
 from deltalakedb.errors import ConfigurationError, UnsupportedFeatureError
 from deltalakedb.store import TableRecord
-from deltalakedb.transaction.commit import Commit, Guarantees, Operation
+from deltalakedb.transaction.commit import Commit, Guarantees, Operation, TableState
 from deltalakedb.transaction.metadata_diff import ROW_TRACKING_DOMAIN
-from deltalakedb.transaction.state import TableState
 
 _TIMESTAMPS: Final = frozenset({"inCommitTimestamp", "inCommitTimestamp-preview"})
 _TIMESTAMP_PROPERTIES: Final = frozenset(

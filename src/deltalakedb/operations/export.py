@@ -28,14 +28,13 @@ from deltalakedb.progress import Phases, Progress
 from deltalakedb.store.table_lookup import not_registered
 from deltalakedb.store.versions import domain_metadata
 from deltalakedb.telemetry import span
-from deltalakedb.transaction.state import load_state
+from deltalakedb.transaction.commit import load_state
 
 if TYPE_CHECKING:
     from deltalakedb.mirror.export import Exported
     from deltalakedb.store import Store, TableRecord
-    from deltalakedb.transaction.commit import Commit
+    from deltalakedb.transaction.commit import Commit, TableState
     from deltalakedb.transaction.committer import Committer
-    from deltalakedb.transaction.state import TableState
 
 # How often other commits may come before the end is reached.
 _ROUNDS: Final = 20

@@ -46,12 +46,10 @@ from deltalakedb.operations.append import (
 )
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.staging.change_data import ChangeData
-from deltalakedb.staging.layout import StagePlan
-from deltalakedb.staging.stage import source_of, stage
+from deltalakedb.staging.stage import StagePlan, source_of, stage
 from deltalakedb.storage import delete_leftovers
 from deltalakedb.transaction.attempt import ReadSet
-from deltalakedb.transaction.commit import Commit, Guarantees, Operation, write_metrics
-from deltalakedb.transaction.state import state_of
+from deltalakedb.transaction.commit import Commit, Guarantees, Operation, state_of, write_metrics
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,8 +21,7 @@ from deltalakedb.operations.alter import as_text, check_constraints, mapped_colu
 from deltalakedb.operations.append import remove_of, rows_of_files
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.transaction.attempt import ReadSet
-from deltalakedb.transaction.commit import Commit, Guarantees, Operation
-from deltalakedb.transaction.state import state_of
+from deltalakedb.transaction.commit import Commit, Guarantees, Operation, state_of
 from deltalakedb.transaction.table_rules import CONSTRAINT_RULES
 
 if TYPE_CHECKING:

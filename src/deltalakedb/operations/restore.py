@@ -22,8 +22,7 @@ from deltalakedb.storage import open_storage
 from deltalakedb.storage.locations import FilePlaces
 from deltalakedb.threads import Threads
 from deltalakedb.transaction.attempt import ReadSet
-from deltalakedb.transaction.commit import Commit, Guarantees, Operation
-from deltalakedb.transaction.state import state_of
+from deltalakedb.transaction.commit import Commit, Guarantees, Operation, state_of
 from deltalakedb.transaction.table_rules import CONSTRAINT_RULES
 
 if TYPE_CHECKING:

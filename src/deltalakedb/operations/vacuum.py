@@ -31,7 +31,7 @@ from deltalakedb.mirror.clock_check import check_ahead
 from deltalakedb.progress import Phases, Progress
 from deltalakedb.reading.data_files import descriptor_of
 from deltalakedb.snapshot.listing import needed_files
-from deltalakedb.staging.layout import STAGING_FOLDER
+from deltalakedb.staging.stage import STAGING_FOLDER
 from deltalakedb.storage import open_storage
 from deltalakedb.storage.locations import FilePlaces
 from deltalakedb.store.mirror import mirror_table

@@ -15,8 +15,7 @@ from deltalakedb.actions.datatypes import (
     with_nulls,
 )
 from deltalakedb.actions.values import CHANGE_TYPE
-from deltalakedb.staging.layout import StagePlan
-from deltalakedb.staging.stage import Stager
+from deltalakedb.staging.stage import StagePlan, Stager
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.actions import Action, CommitInfo, Metadata
 from deltalakedb.actions.jsonvalue import dumps, dumps_ordered
 from deltalakedb.actions.properties import TableProperties
+from deltalakedb.formatting import format_time
+from deltalakedb.store.store import LONGEST_IDLE_MS
+from deltalakedb.telemetry import warning
 from deltalakedb.transaction.attempt import IsolationLevel
 from deltalakedb.transaction.commit import as_strings
 from deltalakedb.transaction.metadata_diff import ROW_TRACKING_DOMAIN
@@ -20,11 +23,11 @@ from deltalakedb.transaction.row_tracking import assign_row_ids, high_water_mark
 from deltalakedb.transaction.table_rules import facts_of
 
 if TYPE_CHECKING:
-    from deltalakedb.store import Store
+    from deltalakedb.store import Store, TableRecord
     from deltalakedb.store.dialect import Session
-    from deltalakedb.transaction.commit import Commit
-    from deltalakedb.transaction.state import TableState
-    from deltalakedb.transaction.summary import Summary
+    from deltalakedb.transaction.attempt import Summary
+    from deltalakedb.transaction.commit import Commit, TableState
+
 
 _ICT_VERSION = "delta.inCommitTimestampEnablementVersion"
 _ICT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
@@ -126,3 +129,42 @@ def commit_info(
 def commit_info_text(info: CommitInfo, commit: Commit) -> str:
     """The canonical JSON of `commit_info`; the caller's own fields may need the careful writer."""
     return dumps(info.fields) if commit.operation.info else dumps_ordered(info.fields, plain=True)
+
+
+# Clocks of sound machines differ by less.
+_AHEAD_MS: Final = 60_000
+
+
+class CommitTimes:
+    """Gives commits their times."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._checked: int | None = None
+        self._warned: set[str] = set()
+
+    def now(self, session: Session) -> int:
+        """The time that a commit is recorded at; ClockError where the clock cannot be right."""
+        now = self._store.clock.now_ms()
+        # What was checked once needs no further look before the clock has jumped.
+        if self._checked is None or now - self._checked > LONGEST_IDLE_MS:
+            self._store.check_clock(session, now)
+        self._checked = now
+        return now
+
+    def after(self, previous: int, now: int, table: TableRecord) -> int:
+        """The time of a commit that follows on one at `previous`."""
+        if previous - now > _AHEAD_MS and table.table_id not in self._warned:
+            self._warned.add(table.table_id)
+            warning(
+                "commit_time_ahead",
+                lambda: {
+                    "table": table.name,
+                    "table_id": table.table_id,
+                    "newest_commit": format_time(previous),
+                    "clock": format_time(now),
+                    "error": "The newest commit is later than the clock says. Until the clock gets "
+                    "there, each commit is a millisecond after the one before",
+                },
+            )
+        return max(now, previous + 1)

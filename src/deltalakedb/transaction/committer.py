@@ -50,16 +50,18 @@ from deltalakedb.store import Counts, Payload, VersionRecord, account
 from deltalakedb.store.mirror import drift_way_out, mirror_table
 from deltalakedb.store.table_lookup import not_registered, table_exists
 from deltalakedb.telemetry import Metrics, event, span
-from deltalakedb.transaction.attempt import Attempt, IsolationLevel, isolation_of
-from deltalakedb.transaction.commit import Commit, Committed, TableRead, new_uuid
-from deltalakedb.transaction.commit_info import commit_info, commit_info_text, finish_actions
-from deltalakedb.transaction.commit_times import CommitTimes
+from deltalakedb.transaction.attempt import Attempt, IsolationLevel, Summary, isolation_of
+from deltalakedb.transaction.commit import Commit, Committed, TableRead, TableState, new_uuid
+from deltalakedb.transaction.commit_info import (
+    CommitTimes,
+    commit_info,
+    commit_info_text,
+    finish_actions,
+)
 from deltalakedb.transaction.concurrent_commits import state_after_winners
 from deltalakedb.transaction.retry import RetryPolicy
 from deltalakedb.transaction.rules import check_live_files, validate_commit
 from deltalakedb.transaction.rules_files import check_places, check_spellings, other_spellings
-from deltalakedb.transaction.state import TableState
-from deltalakedb.transaction.summary import Summary
 from deltalakedb.transaction.table_rules import facts_of
 
 if TYPE_CHECKING:

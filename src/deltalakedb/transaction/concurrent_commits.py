@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from deltalakedb.store import Store, VersionRecord
     from deltalakedb.store.dialect import Row, Session
-    from deltalakedb.transaction.state import TableState
+    from deltalakedb.transaction.commit import TableState
 
 
 def load_winners(

@@ -29,6 +29,7 @@ from deltalakedb.actions.values import (
     Txn,
 )
 from deltalakedb.errors import InvalidActionError
+from deltalakedb.transaction.attempt import Summary
 from deltalakedb.transaction.rulebook import Rule, reject, reject_for
 from deltalakedb.transaction.rules_files import (
     check_adds,
@@ -39,7 +40,6 @@ from deltalakedb.transaction.rules_files import (
     refreshed_paths,
 )
 from deltalakedb.transaction.rules_metadata import check_features, check_metadata, check_protocol
-from deltalakedb.transaction.summary import Summary
 from deltalakedb.transaction.table_rules import (
     CONSTRAINT_RULES,
     TableFacts,

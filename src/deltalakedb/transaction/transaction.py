@@ -43,17 +43,22 @@ from deltalakedb.snapshot.tracked import EVERYTHING, watched
 from deltalakedb.storage import delete_leftovers
 from deltalakedb.store.table_lookup import not_registered
 from deltalakedb.transaction.attempt import NOTHING, ReadSet, merge_read_sets
-from deltalakedb.transaction.commit import Commit, Operation, TableRead, combine, write_metrics
-from deltalakedb.transaction.state import state_at
+from deltalakedb.transaction.commit import (
+    Commit,
+    Operation,
+    TableRead,
+    combine,
+    state_at,
+    write_metrics,
+)
 
 if TYPE_CHECKING:
     from deltalakedb.conditions.predicate import Predicate
     from deltalakedb.snapshot.resolve import OpenedTable
     from deltalakedb.store import Store, TableRecord
     from deltalakedb.store.dialect import Session
-    from deltalakedb.transaction.commit import Committed
+    from deltalakedb.transaction.commit import Committed, TableState
     from deltalakedb.transaction.committer import Committer
-    from deltalakedb.transaction.state import TableState
 
 Handle = TypeVar("Handle")
 

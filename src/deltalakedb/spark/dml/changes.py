@@ -44,12 +44,11 @@ from deltalakedb.spark.dml.generated import ANEW, generated_columns, made_anew
 from deltalakedb.spark.io.paths import hadoop_uri, metadata_path
 from deltalakedb.spark.io.scan import FILE, ROW, quoted, scan_files
 from deltalakedb.spark.io.stage import stage_changes, stage_frame_checked
-from deltalakedb.staging.constraints import ENFORCED
+from deltalakedb.staging.fit import ENFORCED
 from deltalakedb.staging.sinks import Sinks
 from deltalakedb.store.arrow import schema_of
 from deltalakedb.transaction.attempt import ReadSet
-from deltalakedb.transaction.commit import Commit, Guarantees, Operation
-from deltalakedb.transaction.state import state_of
+from deltalakedb.transaction.commit import Commit, Guarantees, Operation, state_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

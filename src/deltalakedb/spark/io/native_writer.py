@@ -38,9 +38,9 @@ from deltalakedb.spark.io.spark_internals import (
     is_connect,
     is_observed,
 )
-from deltalakedb.staging.constraints import invariants, limits
-from deltalakedb.staging.layout import STAGING_FOLDER, TARGET_FILE_BYTES, Layout, StagePlan
+from deltalakedb.staging.fit import invariants, limits
 from deltalakedb.staging.parquet_footers import FooterStatistics
+from deltalakedb.staging.stage import STAGING_FOLDER, TARGET_FILE_BYTES, Layout, StagePlan
 from deltalakedb.storage import local_path, normalise_location
 
 if TYPE_CHECKING:

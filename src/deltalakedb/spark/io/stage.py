@@ -25,11 +25,9 @@ from deltalakedb.spark.io.scan import quoted, session_zone, spark_types
 from deltalakedb.spark.io.spark_internals import is_connect
 from deltalakedb.spark.io.task_results import receive_add, receive_error, send_add, send_error
 from deltalakedb.staging.change_data import cdc_files, change_data_plan
-from deltalakedb.staging.constraints import invariants, limits
-from deltalakedb.staging.fit import fit, nullable
-from deltalakedb.staging.layout import StagePlan
+from deltalakedb.staging.fit import fit, invariants, limits, nullable
 from deltalakedb.staging.sinks import Sinks
-from deltalakedb.staging.stage import Stager, stage
+from deltalakedb.staging.stage import StagePlan, Stager, stage
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from deltalakedb.errors import ConfigurationError
-from deltalakedb.staging.layout import CODECS
+from deltalakedb.staging.stage import CODECS
 
 STORAGE: Final = "storage."
 """What the names of options of the object store begin with."""

@@ -30,7 +30,7 @@ from deltalakedb.spark.io.task_results import receive_add, send_add
 from deltalakedb.spark.source.source_options import SourceOptions, check_layout, columns_of
 from deltalakedb.staging.stage import stage
 from deltalakedb.storage import normalise_location, open_storage
-from deltalakedb.transaction.state import state_of
+from deltalakedb.transaction.commit import state_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
