@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from deltalakedb.lake import Lake
-from deltalakedb.store.relations import RELATIONS
+from deltalakedb.store.relations import FILE_PAGES, PAGE_COLUMNS, RELATIONS
 from deltalakedb.table import Table
 
 from support.delta_log import PROTOCOL, metadata, write_commit
@@ -64,7 +64,9 @@ def content(lake: Lake, table: Table) -> dict[str, list[str]]:
     own = {"table_id", "name", "recorded_at", "created_at", "updated_at", "files", "removed"}
     with lake.store.read() as session:
         for relation in RELATIONS:
-            columns = [name for name in relation.columns if name not in own]
+            # Pages are Arrow: files may come in another order.
+            blobs = {"stats", "bounds"} if relation in (FILE_PAGES, PAGE_COLUMNS) else set()
+            columns = [name for name in relation.columns if name not in own | blobs]
             rows = session.execute(
                 lake.store.dialect.sql(
                     f"SELECT {', '.join(columns)} FROM {relation.name} WHERE table_id = :table_id"

@@ -174,7 +174,7 @@ class Snapshot:
         ordered = limit is not None or offset
         wide = tuple(dict.fromkeys((*names, "path", "dv_id"))) if ordered else names
         files = MatchingFiles(
-            self._store, self.table, self.version, wide, predicate, self.num_files
+            self._store, self.table, self.version, wide, predicate, self.counts.live_files
         ).read()
         if not ordered:
             return files
@@ -199,7 +199,7 @@ class Snapshot:
             from deltalakedb.snapshot.matching import MatchingFiles
 
             matches = MatchingFiles(
-                self._store, self.table, self.version, names, predicate, self.num_files
+                self._store, self.table, self.version, names, predicate, self.counts.live_files
             )
             return listing.rebatched(matches.stream(), size)
         batches = stream_pages(
