@@ -109,9 +109,13 @@ class Crowd:
         """Check everything; the journals must hold no refusal that Delta's rules do not know."""
         report = check(self.url, list(self._journals.iterdir()))
         for story in self.stories:
+            read: dict[str, set[str]] = {}
+            for look in story.looks:
+                read.setdefault(look.key, set()).update(look.sights)
             for one in story.tries:
+                tables = {*one.parts, *read.get(one.key, ())}
                 if one.outcome is Outcome.REFUSED and not legitimate(
-                    one.operation, one.error, one.parts
+                    one.operation, one.error, tables
                 ):
                     report.problems.append(
                         f"{one.key} ({one.operation}) met {one.error}: {one.message}"

@@ -60,10 +60,10 @@ REFUSALS: Mapping[str, set[str]] = {
 """The conflicts that each operation may meet, beside a change of metadata where there are any."""
 
 
-def legitimate(operation: str, error: str, tables: Mapping[str, Part]) -> bool:
-    """Whether Delta's rules allow that operation to be refused so."""
+def legitimate(operation: str, error: str, tables: set[str]) -> bool:
+    """Whether Delta's rules allow an operation on `tables`, read or written, to be refused so."""
     if error == "MetadataChangedError":
-        return not set(tables) <= set(QUIET_TABLES)
+        return not tables <= set(QUIET_TABLES)
     return error in REFUSALS.get(operation, set())
 
 
