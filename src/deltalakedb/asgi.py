@@ -23,11 +23,14 @@ from deltalakedb.errors import ConfigurationError, MissingDriverError
 
 try:
     import jinja2  # noqa: F401 - of the same extra
-    import prometheus_client  # noqa: F401 - of the same extra
+    import prometheus_client
     import uvicorn
+    from starlette.applications import Starlette
     from starlette.datastructures import MutableHeaders
+    from starlette.middleware import Middleware
     from starlette.requests import Request
-    from starlette.responses import Response
+    from starlette.responses import PlainTextResponse, Response
+    from starlette.routing import Route
     from uvicorn.protocols.http.h11_impl import H11Protocol
 except ImportError as error:
     raise MissingDriverError(
@@ -36,10 +39,10 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
     from uvicorn.server import ServerState
+
+    from deltalakedb.telemetry import Metrics
 
 REQUEST_SECONDS: float = 15.0
 RESPONSE_SECONDS: float = 15.0
@@ -105,13 +108,32 @@ class Server:
     def __enter__(self) -> Self:
         return self if self._thread.is_alive() else self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class MetricsEndpoint(Server):
+    """Serves the metrics of this process to Prometheus at `/metrics`, for the length of a block.
+
+    On loopback, the default, it answers to addresses and `localhost` only: no page of another site
+    can read it by a host name of its own.
+    """
+
+    def __init__(self, metrics: Metrics, *, port: int, host: str = "127.0.0.1") -> None:
+        def exposition(_: Request) -> Response:
+            return PlainTextResponse(
+                metrics.exposition(), media_type=prometheus_client.CONTENT_TYPE_PLAIN_0_0_4
+            )
+
+        async def unknown_host(_: Request) -> Response:
+            return PlainTextResponse("Ask by an address, such as 127.0.0.1\n", 421)
+
+        hosts = Middleware(KnownHosts, names=frozenset({host.lower()}), refusal=unknown_host)
+        app = Starlette(
+            routes=[Route("/metrics", exposition)], middleware=[hosts] if is_loopback(host) else []
+        )
+        super().__init__("Metrics", app, host=host, port=port)
+        self.address += "/metrics"
 
 
 # --- deadlines ----------------------------------------------------------------------------

@@ -64,12 +64,12 @@ if TYPE_CHECKING:
     from datetime import datetime
     from types import TracebackType
 
+    from deltalakedb.asgi import MetricsEndpoint
     from deltalakedb.clock import Clock
     from deltalakedb.importing.adopt import Adopted
-    from deltalakedb.mirror.endpoint import MetricsEndpoint
-    from deltalakedb.mirror.export import Exported
     from deltalakedb.mirror.repair import Repair
     from deltalakedb.mirror.verification import Verification
+    from deltalakedb.operations.export import Exported
     from deltalakedb.progress import Progress
     from deltalakedb.retention.expire import Expired, OlderThan
     from deltalakedb.retention.restore import Restored
@@ -173,7 +173,7 @@ class Lake:
         Conflicts and commit latencies are known to the process that commits, and nowhere else.
         Port 0 takes any that is free; `address` of the answer is where to ask.
         """
-        from deltalakedb.mirror.endpoint import MetricsEndpoint
+        from deltalakedb.asgi import MetricsEndpoint
 
         require_whole("port", port)
         require_text("host", host)
@@ -469,7 +469,7 @@ class Lake:
 
         A table that was exported before is no error: the result is that of its export.
         """
-        from deltalakedb.mirror.export import exported
+        from deltalakedb.operations.export import exported
 
         try:
             table = self.table(name)

@@ -50,11 +50,11 @@ from deltalakedb.transaction.commit import AnyAction, TableState, commit_of, sta
 if TYPE_CHECKING:
     from deltalakedb.actions import Action
     from deltalakedb.importing.adopt import Adopted
-    from deltalakedb.mirror.export import Exported
     from deltalakedb.mirror.mirror import Mirror
     from deltalakedb.mirror.repair import Repair
     from deltalakedb.mirror.verification import Verification
     from deltalakedb.operations.compact import Compaction, Run
+    from deltalakedb.operations.export import Exported
     from deltalakedb.operations.restore import Restore
     from deltalakedb.operations.symlink_manifest import Manifests
     from deltalakedb.operations.vacuum import Vacuum

@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 import deltalakedb
-from deltalakedb.cli import checks, spark_check
+from deltalakedb.cli import checks
 from deltalakedb.cli.app import run
 from deltalakedb.clock import ManualClock
 from deltalakedb.errors import ConfigurationError, StorageError
@@ -211,10 +211,10 @@ def test_spark_is_started_and_asked_for_s3(
 def test_a_spark_that_does_not_start_is_told(
     monkeypatch: pytest.MonkeyPatch, script: str, says: str
 ) -> None:
-    monkeypatch.setattr(spark_check, "_COMMAND", (sys.executable, "-c", script))
+    monkeypatch.setattr(checks, "_COMMAND", (sys.executable, "-c", script))
     if "sleep" in script:
-        monkeypatch.setattr(spark_check, "_PATIENCE_SECONDS", 0.5)
-    (found,) = spark_check.check_spark(["s3://b/lake"], ready=True)
+        monkeypatch.setattr(checks, "_PATIENCE_SECONDS", 0.5)
+    (found,) = checks.check_spark(["s3://b/lake"], ready=True)
     assert (found.name, found.state) == ("spark", "wrong")
     assert says in found.found
     assert "deltalakedb.spark.probe" in found.fix
@@ -224,11 +224,11 @@ def test_spark_on_s3_needs_hadoops_package(monkeypatch: pytest.MonkeyPatch) -> N
     for has, state in ((True, "ok"), (False, "warning")):
         told = {"spark": "4.2.0", "hadoop": "3.4.2", "rows": 1, "s3a": has, "broken": {}}
         script = f"print({json.dumps(told)!r})"
-        monkeypatch.setattr(spark_check, "_COMMAND", (sys.executable, "-c", script))
-        _, _, s3 = spark_check.check_spark(["s3a://b/lake"], ready=True)
+        monkeypatch.setattr(checks, "_COMMAND", (sys.executable, "-c", script))
+        _, _, s3 = checks.check_spark(["s3a://b/lake"], ready=True)
         assert s3.state == state
         assert ("org.apache.hadoop:hadoop-aws:3.4.2" in s3.fix) is not has
-        alone = list(spark_check.check_spark(["/data"], ready=True))
+        alone = list(checks.check_spark(["/data"], ready=True))
         assert [(check.name, check.state) for check in alone] == [
             ("spark", "ok"),
             ("spark internals", "ok"),

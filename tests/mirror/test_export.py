@@ -20,15 +20,14 @@ from deltalakedb.errors import (
     TableNotFoundError,
 )
 from deltalakedb.lake import Lake
-from deltalakedb.mirror import export
-from deltalakedb.mirror.export import Exported
-from deltalakedb.operations import export as leaving
+from deltalakedb.operations import export
+from deltalakedb.operations.export import Exported
 from deltalakedb.store import Store, TableRecord
 from deltalakedb.store.mirror import newest_published
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
 from mirror.conftest import NewTable
-from mirror.leaving_jobs import COMMITS
+from mirror.export_jobs import COMMITS
 from mirror.logs import lines, log_of, versions_in
 
 from support.fork_server import ForkServer
@@ -253,7 +252,7 @@ def test_a_foreign_commit_that_has_stopped_the_mirror_is_a_refusal(
     path = log_of(table) / f"{2:020d}.json"
     path.write_text('{"commitInfo":{}}\n')
     table.commit([add("ours")])
-    refused(queued, table, "somebody else wrote")
+    refused(queued, table, "another writer wrote")
     path.unlink()
     queued.mirror.retry()
     assert queued.export(table.name).version == 3
@@ -329,7 +328,7 @@ def test_a_commit_in_between_is_exported_too(
 def test_a_feature_that_is_switched_on_in_between_goes_again(
     queued: Lake, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = leaving._drop
+    original = export._drop
     came: list[int] = []
 
     def drop(*arguments: Any) -> set[str]:
@@ -340,12 +339,12 @@ def test_a_feature_that_is_switched_on_in_between_goes_again(
             table.set_properties({"delta.enableInCommitTimestamps": "true"})
         return went
 
-    monkeypatch.setattr(leaving, "_drop", drop)
+    monkeypatch.setattr(export, "_drop", drop)
     assert queued.export(table.name).version == 4
     assert protocol_of(table) == (1, 2, set())
 
 
-def test_writers_that_never_stop_are_told_of(
+def test_writers_that_never_stop_are_an_error(
     queued: Lake, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = export.complete_log
@@ -356,7 +355,7 @@ def test_writers_that_never_stop_are_told_of(
         table.commit([add(f"more{table.version}")])
 
     monkeypatch.setattr(export, "complete_log", complete)
-    monkeypatch.setattr(leaving, "_ROUNDS", 3)
+    monkeypatch.setattr(export, "_ROUNDS", 3)
     with pytest.raises(MirrorError, match="Stop the writers"):
         queued.export(table.name)
     monkeypatch.undo()
@@ -436,7 +435,7 @@ def test_death_at_any_point_is_completed_by_the_next_one(
     # All of them take minutes: here some, spread over all steps.
     stride = 1 if os.environ.get("DELTALAKEDB_SOAK") else 4 if engine == "sqlite" else 12
     reached = 0
-    with ForkServer(tmp_path / "log", jobs="mirror.leaving_jobs") as fork_server:
+    with ForkServer(tmp_path / "log", jobs="mirror.export_jobs") as fork_server:
         for at in range(1, 10_000, stride):
             name, place = f"t{at}", tmp_path / f"t{at}"
             job = {"url": catalog_url, "name": name, "location": str(place), "at": at}

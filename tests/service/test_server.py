@@ -18,10 +18,9 @@ from starlette.routing import Route
 
 import deltalakedb
 from deltalakedb import asgi
-from deltalakedb.asgi import Server
+from deltalakedb.asgi import MetricsEndpoint, Server
 from deltalakedb.errors import ConfigurationError, MissingDriverError
 from deltalakedb.lake import Lake
-from deltalakedb.mirror.endpoint import MetricsEndpoint
 from deltalakedb.service import OperationsPage, app
 from deltalakedb.service.parameters import small_number
 from deltalakedb.store import browse
@@ -328,8 +327,7 @@ def test_a_missing_extra_is_named(
         monkeypatch.delitem(sys.modules, name)
     for name in [one for one in sys.modules if one.startswith("deltalakedb.service")]:
         monkeypatch.delitem(sys.modules, name)
-    for name in ("deltalakedb.asgi", "deltalakedb.mirror.endpoint"):
-        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "deltalakedb.asgi")
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingDriverError, match=r"pip install 'deltalakedb\[web\]'"):
         lake.serve_metrics(port=0)

@@ -1,4 +1,4 @@
-"""The command line: `deltalakedb COMMAND`, and what its exit codes mean.
+"""The command line: `deltalakedb COMMAND`, and its exit codes.
 
 0 done; 1 refused or failed; 2 wrong usage; 3 done, but something is not as it should be (drift was
 detected, or versions could not be published); 130 interrupted.
@@ -28,7 +28,7 @@ def main() -> None:
         code = run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read the output has seen enough.
+        # The reader of the output has closed it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     sys.exit(code)

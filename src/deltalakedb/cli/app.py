@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from importlib import metadata
@@ -12,11 +14,12 @@ from typing import Annotated, Any
 
 import typer
 
-from deltalakedb.cli import doctor, log, maintenance, mirror, roles, serve, tables
+from deltalakedb.cli import doctor, log, maintenance, mirror, tables
 from deltalakedb.cli.notices import notices
-from deltalakedb.cli.options import Panel
-from deltalakedb.cli.output import as_commands, console, printable
+from deltalakedb.cli.options import AsJson, Catalog, Panel, StorageOptions, examples, open_lake
+from deltalakedb.cli.output import as_commands, console, printable, show_json
 from deltalakedb.errors import DeltaLakeDbError
+from deltalakedb.store.roles import roles_down_script, roles_script
 
 app = typer.Typer(
     name="deltalakedb",
@@ -37,8 +40,6 @@ log.register(app)
 app.add_typer(mirror.app, name="mirror", rich_help_panel=Panel.LOG)
 app.command(rich_help_panel=Panel.OPERATIONS)(tables.migrate)
 doctor.register(app)
-roles.register(app)
-serve.register(app)
 
 # typer has a click of its own since 0.24 and used the package before: this is the one in use.
 _WrongUsage: type[Any] = typer.BadParameter.mro()[1]
@@ -46,7 +47,7 @@ _WrongUsage: type[Any] = typer.BadParameter.mro()[1]
 _debug = False
 
 
-def _tell_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
     if wanted:
         sys.stdout.write(f"deltalakedb {metadata.version('deltalakedb')}\n")
         raise typer.Exit
@@ -60,11 +61,92 @@ def _options(
     ] = False,
     version: Annotated[  # noqa: ARG001 - its callback has printed it
         bool,
-        typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the release."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the release."),
     ] = False,
 ) -> None:
     global _debug  # noqa: PLW0603 - set once, before the command runs
     _debug = debug
+
+
+@app.command(
+    rich_help_panel=Panel.OPERATIONS,
+    epilog=examples('roles | psql "$OWNER_URL"', 'roles --down | psql "$OWNER_URL"'),
+)
+def roles(
+    *,
+    down: Annotated[
+        bool, typer.Option("--down", help="Print the script that takes them back.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the SQL that makes the roles of a Postgres catalog: reader, writer and mirror.
+
+    Pipe it to psql as the owner of the catalog's schema; the first time, that role needs
+    CREATEROLE. Running it again changes nothing. Nothing is connected to by this command.
+    """
+    script = roles_down_script() if down else roles_script()
+    if as_json:
+        show_json({"sql": script})
+    else:
+        sys.stdout.write(script)
+
+
+@app.command(rich_help_panel=Panel.OPERATIONS, epilog=examples("serve --port 8765"))
+def serve(
+    catalog: Catalog,
+    *,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="The address to listen on.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(metavar="PORT", min=0, max=65535, help="The port; 0 for any.")
+    ] = 8765,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="DELTALAKEDB_TOKEN",
+            metavar="TOKEN",
+            help="The secret that a request must carry to change anything; without it the page is "
+            "read-only. Set it in the environment: other users can see a command's arguments.",
+        ),
+    ] = None,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL", help="The metrics of a worker or writer to show; may be repeated."
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A host name to answer to, e.g. that of a proxy; may be repeated."
+        ),
+    ] = None,
+    storage_option: StorageOptions = None,
+) -> None:
+    """Serve the operations page: tables, versions, files and the mirror, in a browser.
+
+    It runs until Ctrl-C (SIGINT) or SIGTERM.
+    """
+    from deltalakedb.service import OperationsPage
+
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    with (
+        open_lake(catalog, storage_option, mirror="worker", new=True) as lake,
+        OperationsPage(
+            lake,
+            host=host,
+            port=port,
+            token=token or None,
+            sources=metrics or (),
+            names=allow_host or (),
+        ) as page,
+    ):
+        sys.stdout.write(f"The operations page is at {page.address}\n")
+        sys.stdout.flush()
+        stop.wait()
 
 
 @app.command(rich_help_panel=Panel.OPERATIONS)

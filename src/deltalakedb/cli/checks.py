@@ -6,22 +6,26 @@ with a name of its own is created and deleted again; if that fails, its name is 
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import signal
+import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from importlib import import_module, metadata
 from pathlib import Path
 from time import time
+from typing import Any, Final, Literal
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from deltalakedb.cli.check import Check
 from deltalakedb.cli.output import as_commands
-from deltalakedb.cli.spark_check import check_spark
 from deltalakedb.errors import DeltaLakeDbError, StorageError
 from deltalakedb.formatting import format_time
 from deltalakedb.spark.java import java_home
@@ -33,7 +37,7 @@ from deltalakedb.store.url import CatalogUrl, parse_url
 OLDEST_PYTHON = (3, 11)
 # Much for a clock that a time service sets. Commits and leases go by the database's in any case.
 SKEW_MS = 2_000
-# Extras in the order in which they are told, and how each of their packages is imported.
+# Extras in the order of the report, and how each of their packages is imported.
 _MODULES: Mapping[str, Mapping[str, str]] = {
     "": {"obstore": "obstore", "orjson": "orjson", "pyarrow": "pyarrow", "sqlglot": "sqlglot"},
     "postgres": {
@@ -55,6 +59,21 @@ _ONE_WORKER = (
     "let one worker only publish there: connect writers with mirror='worker', and run a single "
     "`deltalakedb mirror run`"
 )
+_COMMAND: Final = (sys.executable, "-m", "deltalakedb.spark.probe")
+# A machine that is busy, or fetches the packages that Spark is configured with.
+_PATIENCE_SECONDS: Final = 300.0
+_S3: Final = ("s3:", "s3a:", "s3n:")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was checked."""
+
+    name: str
+    state: Literal["ok", "warning", "wrong", "skipped"]
+    found: str
+    """What was observed; the name is part of `doctor --json`."""
+    fix: str = ""
 
 
 def all_checks(
@@ -66,9 +85,9 @@ def all_checks(
     ready = True
     for extra in _MODULES:
         wanted = extra in ("", engine) or (extra == "spark" and spark)
-        found = check_packages(extra, wanted=wanted)
-        ready = ready and (extra != "spark" or found.state == "ok")
-        yield found
+        packages = check_packages(extra, wanted=wanted)
+        ready = ready and (extra != "spark" or packages.state == "ok")
+        yield packages
     java = check_java(wanted=spark)
     yield java
     if spark:
@@ -112,17 +131,17 @@ def _wrong(name: str, error: DeltaLakeDbError, more: str = "") -> Check:
 
 def check_python(running: tuple[int, int, int] = sys.version_info[:3]) -> Check:
     """Python itself."""
-    found = f"Python {'.'.join(map(str, running))} at {sys.executable}, {platform.system()}"
+    version = f"Python {'.'.join(map(str, running))} at {sys.executable}, {platform.system()}"
     if running[:2] < OLDEST_PYTHON:
         wanted = ".".join(map(str, OLDEST_PYTHON))
-        return Check("python", "wrong", found, f"Install Python {wanted} or newer")
-    return Check("python", "ok", found)
+        return Check("python", "wrong", version, f"Install Python {wanted} or newer")
+    return Check("python", "ok", version)
 
 
 def check_packages(extra: str, *, wanted: bool) -> Check:
     """The packages of an extra ('' for the core), imported and new enough."""
     name = f"extra {extra}" if extra else "packages"
-    found, problems = [], []
+    installed, problems = [], []
     for package, module in _MODULES[extra].items():
         try:
             number = metadata.version(package)
@@ -133,13 +152,13 @@ def check_packages(extra: str, *, wanted: bool) -> Check:
         except Exception as error:  # noqa: BLE001 - a broken package may raise whatever it likes
             problems.append(f"{package} cannot be imported ({type(error).__name__}: {error})")
             continue
-        found.append(f"{package} {number}")
+        installed.append(f"{package} {number}")
         problems += _out_of_bounds(package, number)
     if not problems:
-        return Check(name, "ok", ", ".join(found))
+        return Check(name, "ok", ", ".join(installed))
     target = f"deltalakedb[{extra}]" if extra else "deltalakedb"
     fix = f"Run: pip install --upgrade '{target}'"
-    if not wanted and not found:
+    if not wanted and not installed:
         return Check(name, "skipped", "; ".join(problems), f"If you need it: {fix[5:]}")
     return Check(name, "wrong" if wanted else "warning", "; ".join(problems), fix)
 
@@ -166,10 +185,10 @@ def check_java(*, wanted: bool) -> Check:
     try:
         return Check("java", "ok", f"Java for Spark at {java_home()}")
     except DeltaLakeDbError as error:
-        found = _wrong("java", error)
+        check = _wrong("java", error)
         if wanted:
-            return found
-        return Check("java", "skipped", found.found, f"If you need Spark: {found.fix}")
+            return check
+        return Check("java", "skipped", check.found, f"If you need Spark: {check.fix}")
 
 
 # --- the database -------------------------------------------------------------------------
@@ -183,7 +202,7 @@ def check_database(url: CatalogUrl, catalog: str) -> Iterator[Check]:
     try:
         with closing(Store.open(catalog)) as store:
             if url.engine == "sqlite" and not store.dialect.holds_catalog():
-                # Our connections would switch the file of somebody else to write-ahead logging.
+                # Our connections would switch the file of another program to write-ahead logging.
                 yield _no_catalog("database", url)
                 return
             with store.read() as session:
@@ -230,7 +249,7 @@ def _rights(store: Store, url: CatalogUrl) -> Check:
     """What this process may do with the catalog: by its role, or by the permissions of the file."""
     if url.engine != "postgres":
         path = Path(url.target)
-        # What this process may do, and not whoever started it.
+        # The rights of this process, not of the user that started it.
         effective = os.access in os.supports_effective_ids
         places = (path, path.parent)
         if all(os.access(place, os.W_OK, effective_ids=effective) for place in places):
@@ -323,18 +342,18 @@ def _future(store: Store, now: int) -> Iterator[Check]:
 # --- the object store ---------------------------------------------------------------------
 
 
-def check_location(given: str, options: Mapping[str, str]) -> Iterator[Check]:
+def check_location(location: str, options: Mapping[str, str]) -> Iterator[Check]:
     """Whether objects can be created, once only, read, listed and deleted at a location."""
-    name = f"object store {given}"
+    name = f"object store {location}"
     key = f"_deltalakedb_doctor_{uuid.uuid4().hex}"
     left = f"Make sure that {key} is not left there"
     try:
-        storage = open_storage(_existing(normalise_location(given)), options, patient=False)
+        storage = open_storage(_existing(normalise_location(location)), options, patient=False)
     except DeltaLakeDbError as error:
         yield _wrong(name, error)
         return
     try:
-        found = _try_out(storage, key, name)
+        check = _try_out(storage, key, name)
     except StorageError as error:
         # What went wrong first is what matters; the object may be there or not.
         try:
@@ -347,10 +366,10 @@ def check_location(given: str, options: Mapping[str, str]) -> Iterator[Check]:
     try:
         storage.delete(key)
     except StorageError as error:
-        if found.state != "ok":
-            yield found
-        found = _wrong(name, error, more=left)
-    yield found
+        if check.state != "ok":
+            yield check
+        check = _wrong(name, error, more=left)
+    yield check
 
 
 def _existing(location: str) -> str:
@@ -393,3 +412,83 @@ def _try_out(storage: Storage, key: str, name: str) -> Check:
             f"{_ONE_WORKER[0].upper()}{_ONE_WORKER[1:]}",
         )
     return Check(name, "ok", "Objects can be created (once only), read, listed and deleted")
+
+
+# --- Spark --------------------------------------------------------------------------------
+
+
+def check_spark(locations: Sequence[str], *, ready: bool) -> Iterator[Check]:
+    """Start Spark in a process of its own, count a row and stop it; nothing of it stays."""
+    if not ready:
+        yield Check("spark", "skipped", "It cannot be started", "Fix its packages and Java first")
+        return
+    probe = _probe(_COMMAND)
+    if isinstance(probe, str):
+        yield Check(
+            "spark",
+            "wrong",
+            f"Spark cannot be used: {probe}",
+            "Run: python -m deltalakedb.spark.probe, which shows all that Spark prints",
+        )
+        return
+    yield Check(
+        "spark", "ok", f"Spark {probe['spark']} (Hadoop {probe['hadoop']}) counts {probe['rows']}"
+    )
+    yield _internals(probe)
+    if any(location.lower().startswith(_S3) for location in locations):
+        yield _s3(probe)
+
+
+def _internals(probe: dict[str, Any]) -> Check:
+    broken: dict[str, str] = probe["broken"]
+    if not broken:
+        return Check("spark internals", "ok", "Everything used beyond Spark's public API works")
+    errors = "; ".join(f"{name} ({error})" for name, error in broken.items())
+    return Check(
+        "spark internals",
+        "wrong",
+        f"Spark {probe['spark']} lacks internals that deltalakedb uses: {errors}",
+        "Use a version of PySpark that deltalakedb is tested with, or a newer deltalakedb",
+    )
+
+
+def _s3(probe: dict[str, Any]) -> Check:
+    if probe["s3a"]:
+        return Check("spark on s3", "ok", "Hadoop's S3A is on Spark's class path")
+    package = f"org.apache.hadoop:hadoop-aws:{probe['hadoop']}"
+    return Check(
+        "spark on s3",
+        "warning",
+        "Hadoop's S3A is not on Spark's class path, so Spark cannot read tables on S3",
+        f"Set spark.jars.packages={package} in spark-defaults.conf, or where your sessions begin",
+    )
+
+
+def _probe(command: Sequence[str]) -> dict[str, Any] | str:
+    """The result, or one sentence that names the error."""
+    with (
+        tempfile.TemporaryDirectory(prefix="deltalakedb-doctor-") as folder,
+        subprocess.Popen(  # noqa: S603 - this Python and a module of ours
+            command,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            out, err = process.communicate(timeout=_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            return f"it did not answer for {_PATIENCE_SECONDS:g} seconds"
+        finally:
+            # Its Java, too, whatever happened.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+    lines = [line.strip() for line in out.splitlines() if line.strip()]
+    if process.returncode == 0 and lines:
+        with suppress(json.JSONDecodeError):
+            answer: dict[str, Any] = json.loads(lines[-1])
+            return answer
+    errors = [line.strip() for line in err.splitlines() if line.strip()]
+    return errors[-1] if errors else f"it ended with {process.returncode}, without a message"

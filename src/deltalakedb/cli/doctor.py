@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from deltalakedb.cli.check import Check
-from deltalakedb.cli.checks import all_checks
+from deltalakedb.cli.checks import Check, all_checks
 from deltalakedb.cli.options import AsJson, Panel, StorageOptions, examples, parse_storage_options
 from deltalakedb.cli.output import say, show_json, show_pairs
 from deltalakedb.cli.progress import progress_bar
@@ -59,7 +59,7 @@ def doctor(
         checks = list(all_checks(catalog, location or (), options, spark=spark))
     wrong = [check for check in checks if check.state == "wrong"]
     if as_json:
-        show_json({"ok": not wrong, "checks": [check.to_dict() for check in checks]})
+        show_json({"ok": not wrong, "checks": [asdict(check) for check in checks]})
     else:
         show_pairs((check.state, _line(check)) for check in checks)
         say(f"{len(wrong)} of {len(checks)} checks failed." if wrong else "Nothing is wrong.")

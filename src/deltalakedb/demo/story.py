@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import sys
@@ -10,19 +11,19 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from deltalakedb.demo.report import Report
-from deltalakedb.demo.session import spark_session
 from deltalakedb.demo.worker import LEASE_SECONDS, running_worker
 from deltalakedb.errors import CommitConflictError, MirrorError
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
+from deltalakedb.spark.java import java_home
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +47,7 @@ def run_demo(
     try:
         with (
             Lake.connect(url) as lake,
-            nullcontext(session) if session else spark_session(own, place / "spark.log") as spark,
+            nullcontext(session) if session else _spark_session(own, place / "spark.log") as spark,
         ):
             story = _Story(report, lake, spark, place, url)
             story.two_tables()
@@ -334,3 +335,52 @@ def _end(report: Report, place: Path, url: str, *, keep: bool) -> None:
             "The last one serves the operations page. The demo itself keeps it open until Ctrl-C "
             "with --keep: make demo ARGS=--keep"
         )
+
+
+# --- Spark --------------------------------------------------------------------------------
+
+
+@contextmanager
+def _spark_session(folder: Path, log: Path) -> Iterator[SparkSession]:
+    """A session for the block; its Java is the one that JAVA_HOME, PATH or `make setup` has.
+
+    Two cores, quiet, and no file outside of `folder`. Its standard error goes to `log`.
+    """
+    from pyspark.sql import SparkSession
+
+    os.environ["JAVA_HOME"] = str(java_home())
+    # Executors run this Python, not the first one on the PATH.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName("deltalakedb-demo")
+        .config("spark.log.level", "WARN")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.local.dir", str(folder / "local"))
+    )
+    with _stderr_to(log):  # its process, and those that it starts, inherit it
+        session: SparkSession = builder.getOrCreate()
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    sys.stderr.flush()
+    before = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
