@@ -56,7 +56,7 @@ _NO_SNIFFING: Final = ("X-Content-Type-Options", "nosniff")
 class Server:
     """A server in a thread of its own, from `start` to `close`, or for the length of a block.
 
-    `name` says in errors what is served.
+    Errors name the served application by `name`.
     """
 
     def __init__(self, name: str, app: ASGIApp, *, host: str, port: int) -> None:
@@ -71,8 +71,8 @@ class Server:
             ) from error
         # asyncio sets it only on sockets whose protocol is named; connections inherit it.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        shown = f"[{host}]" if ":" in host else host
-        self.address = f"http://{shown}:{self._socket.getsockname()[1]}"
+        address = f"[{host}]" if ":" in host else host
+        self.address = f"http://{address}:{self._socket.getsockname()[1]}"
         self._server = uvicorn.Server(
             uvicorn.Config(
                 _with_deadlines(app),

@@ -11,7 +11,7 @@ import pytest
 
 import deltalakedb
 from deltalakedb.clock import ManualClock
-from deltalakedb.deltalog.hint import parse_hint
+from deltalakedb.deltalog.last_checkpoint import parse_hint
 from deltalakedb.deltalog.names import LAST_CHECKPOINT
 from deltalakedb.lake import Lake
 from deltalakedb.mirror.checkpoint import write_checkpoint, write_checksum

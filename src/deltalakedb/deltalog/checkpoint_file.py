@@ -1,13 +1,12 @@
-"""Writing the Parquet files of checkpoints: memory holds the row group that is being written.
+"""The writer of the Parquet files of checkpoints; memory holds one row group.
 
-After an error the sink holds something that nobody may use; throwing it away is the caller's.
+After an error the content of the sink is invalid, and the caller discards it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext, suppress
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 from deltalakedb.actions import Action, to_dict
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 ROW_GROUP: Final = 20_000
 # Row groups become smaller where statistics are wide.
 _GROUP_BYTES: Final = 32 * 1024 * 1024
-# What is nearly always the same. Elsewhere a dictionary would be built, and given up.
+# Columns of few different values. A dictionary of others would be built in vain.
 _REPEATED: Final = (
     "partitionValues.key_value.key",
     "partitionValues.key_value.value",
@@ -34,7 +33,7 @@ _REPEATED: Final = (
 
 
 class CheckpointFile:
-    """A Parquet file of actions on its way into `sink`; `rows` counts them."""
+    """A Parquet file of actions that is written to `sink`; `rows` counts them."""
 
     def __init__(self, sink: IO[bytes], schema: pa.Schema) -> None:
         import pyarrow.parquet as pq
@@ -51,7 +50,7 @@ class CheckpointFile:
                 if kind in schema.names
                 for column in _REPEATED
             ],
-            # Bounds of paths and JSON help nobody, and cost as much as writing them.
+            # Bounds of paths and JSON are of no use, and cost as much as the columns.
             write_statistics=False,
             store_schema=False,
         )
@@ -59,12 +58,7 @@ class CheckpointFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         # Also after an error: a writer that is left to the collector writes to its sink much later.
         with nullcontext() if kind is None else suppress(Exception):
             self._writer.close()
@@ -79,7 +73,7 @@ class CheckpointFile:
         self.rows += rows.num_rows
 
     def write_actions(self, actions: Iterable[Action]) -> None:
-        """Write actions that are few: all but those of files."""
+        """Write control actions, which are few."""
         self.write(control_rows(list(actions), self.schema))
 
 
@@ -96,7 +90,7 @@ def control_rows(actions: Sequence[Action], schema: pa.Schema) -> pa.RecordBatch
 
 
 def _shaped(value: Any, kind: pa.DataType) -> Any:
-    """A value of the log as Arrow takes it: maps are lists of pairs there."""
+    """A value of the log as Arrow takes it: maps as lists of pairs."""
     import pyarrow as pa
 
     if value is None:

@@ -52,7 +52,7 @@ ADD_COLUMNS = (
     "clustering_provider",
     "stats",
 )
-"""What an `add` is made of."""
+"""The columns of the catalog that an `add` needs."""
 
 REMOVE_COLUMNS = (
     "path",
@@ -64,7 +64,7 @@ REMOVE_COLUMNS = (
     "base_row_id",
     "default_row_commit_version",
 )
-"""What a `remove` is made of."""
+"""The columns of the catalog that a `remove` needs."""
 
 
 class RowMaker:
@@ -106,7 +106,7 @@ class RowMaker:
         import pyarrow.compute as pc
 
         sizes, texts = files.column("size_bytes"), files.column("partition_values")
-        # Readers fail where it is promised and not there.
+        # Readers fail where the flag is set without these fields.
         extended = pc.and_(
             files.column("extended_file_metadata"), pc.and_(sizes.is_valid(), texts.is_valid())
         )
@@ -165,12 +165,12 @@ def typed_values(values: Sequence[Mapping[str, str | None]], columns: StructType
     import pyarrow as pa
 
     rows: list[dict[str, Any] | None] = []
-    for given in values:
+    for texts in values:
         try:
             rows.append(
                 {
                     physical_name(column): decode_partition_value(
-                        given.get(physical_name(column)), column.type
+                        texts.get(physical_name(column)), column.type
                     )
                     for column in columns.fields
                 }
@@ -196,8 +196,8 @@ def _map_array(objects: Sequence[Mapping[str, str | None]]) -> pa.MapArray:
 
 
 def _object(text: str) -> dict[str, str | None]:
-    found: dict[str, str | None] = json.loads(text)
-    return found
+    values: dict[str, str | None] = json.loads(text)
+    return values
 
 
 # --- deletion vectors ---------------------------------------------------------------------
@@ -217,8 +217,8 @@ def vectors(texts: pa.Array) -> pa.StructArray:
         raise _unreadable(str(error)) from error
     if table is None:
         raise _unreadable("one of them is more than one object")
-    (found,) = table.to_struct_array().chunks
-    return spread(found, texts)
+    (structs,) = table.to_struct_array().chunks
+    return spread(structs, texts)
 
 
 def _unreadable(why: str) -> CorruptCatalogError:
@@ -251,10 +251,10 @@ class StatsParser:
         import pyarrow as pa
 
         try:
-            found = self._at_once(texts)
+            parsed = self._at_once(texts)
         except (pa.ArrowException, OverflowError, ValueError):
-            found = None
-        return self._one_by_one(texts) if found is None else found
+            parsed = None
+        return self._one_by_one(texts) if parsed is None else parsed
 
     def _at_once(self, texts: pa.Array) -> pa.StructArray | None:
         import pyarrow as pa
@@ -325,7 +325,7 @@ def spread(values: pa.Array, like: pa.Array) -> pa.Array:
 
 
 def _transport_schema(columns: StructType) -> pa.Schema:
-    """What Arrow is to make of the JSON; dates and times are text first, to be looked at."""
+    """The types that Arrow parses the JSON to; dates and times are text, which is checked later."""
     import pyarrow as pa
 
     fields = {"numRecords": pa.int64()}
@@ -348,7 +348,7 @@ def _transported(kind: pa.DataType) -> pa.DataType:
 
 
 def _shaped(values: pa.Array, kind: pa.DataType, *, counts: bool = False) -> pa.Array:
-    """Values that Arrow has parsed, as the type they are to have; raises where one does not fit."""
+    """Cast values that Arrow has parsed; raises where one does not fit."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -369,7 +369,7 @@ def _shaped(values: pa.Array, kind: pa.DataType, *, counts: bool = False) -> pa.
 
 
 def _in_calendar(values: pa.Array) -> pa.Array:
-    """Dates and times of the years 1 to 9999, which is all that most readers can hold."""
+    """Refuse dates and times outside the years 1 to 9999, which most readers cannot hold."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -393,13 +393,13 @@ def _tree(columns: StructType, *, only_bounds: bool) -> _Tree:
     return tree
 
 
-def _values(found: Any, tree: _Tree, decode: Any) -> dict[str, Any] | None:
-    if not isinstance(found, Mapping):
+def _values(values: Any, tree: _Tree, decode: Any) -> dict[str, Any] | None:
+    if not isinstance(values, Mapping):
         return None
     return {
-        name: _values(found.get(name), inner, decode)
+        name: _values(values.get(name), inner, decode)
         if isinstance(inner, dict)
-        else decode(found.get(name), inner)
+        else decode(values.get(name), inner)
         for name, inner in tree.items()
     }
 

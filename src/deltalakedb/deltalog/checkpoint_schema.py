@@ -37,12 +37,12 @@ _BOUNDED: Final = frozenset(
         *("string", "date", "timestamp", "timestamp_ntz"),
     }
 )
-"""Types whose bounds readers understand; the others only have null counts."""
+"""Types with bounds; the others only have null counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointForm:
-    """What the checkpoints of a table hold of each added file beside the usual fields."""
+    """The optional fields of `add` in the checkpoints of a table."""
 
     stats_json: bool = True
     stats_struct: StructType | None = None
@@ -52,7 +52,7 @@ class CheckpointForm:
 
 
 def form_of(metadata: Metadata) -> CheckpointForm:
-    """The form that the properties of a table ask for."""
+    """The form that the properties of a table set."""
     properties = TableProperties(metadata.configuration)
     stats_json = properties.write_stats_as_json
     if not properties.write_stats_as_struct:
@@ -61,7 +61,7 @@ def form_of(metadata: Metadata) -> CheckpointForm:
     columns = covered_columns(
         schema,
         partition_columns=metadata.partition_columns,
-        # What is not written as JSON either would be lost, so then there is no limit.
+        # Without JSON, statistics of other columns would be lost: then there is no limit.
         num_indexed=properties.num_indexed_cols if stats_json else -1,
         named=properties.stats_columns if stats_json else None,
     )
@@ -74,7 +74,7 @@ def form_of(metadata: Metadata) -> CheckpointForm:
 
 
 def _only(struct: StructType, columns: set[ColumnPath], above: ColumnPath) -> StructType:
-    """The struct with some of its leaf columns, and without structs that have none of them."""
+    """The struct with these leaf columns only, and without empty structs."""
     fields = []
     for field in struct.fields:
         path = (*above, field.name)
@@ -102,18 +102,11 @@ def checkpoint_schema(form: CheckpointForm, *, v2: bool = False) -> pa.Schema:
     """The schema of a checkpoint file, or of the top file of a V2 checkpoint."""
     import pyarrow as pa
 
-    columns = {
-        "txn": txn_type(),
-        "add": add_type(form),
-        "remove": remove_type(),
-        "metaData": metadata_type(),
-        "protocol": protocol_type(),
-        "domainMetadata": domain_type(),
-    }
-    if v2:
-        columns["checkpointMetadata"] = header_type()
-        columns["sidecar"] = sidecar_type()
-    return pa.schema(columns)
+    control = _control_types()
+    columns = {"txn": control["txn"], "add": add_type(form), "remove": remove_type()}
+    names = ["metaData", "protocol", "domainMetadata"]
+    names += ["checkpointMetadata", "sidecar"] if v2 else []
+    return pa.schema({**columns, **{name: control[name] for name in names}})
 
 
 def sidecar_schema(form: CheckpointForm) -> pa.Schema:
@@ -193,77 +186,40 @@ def remove_type() -> pa.DataType:
 
 
 @cache
-def txn_type() -> pa.DataType:
-    """A `txn`."""
+def _control_types() -> dict[str, pa.DataType]:
+    """The actions that are not about files; the last two are of V2 checkpoints only."""
     import pyarrow as pa
 
-    return pa.struct({"appId": pa.string(), "version": pa.int64(), "lastUpdated": pa.int64()})
-
-
-@cache
-def metadata_type() -> pa.DataType:
-    """A `metaData`."""
-    import pyarrow as pa
-
-    return pa.struct(
-        {
-            "id": pa.string(),
-            "name": pa.string(),
-            "description": pa.string(),
-            "format": pa.struct({"provider": pa.string(), "options": map_type()}),
-            "schemaString": pa.string(),
-            "partitionColumns": pa.list_(pa.field("element", pa.string())),
+    string, long = pa.string(), pa.int64()
+    names = pa.list_(pa.field("element", string))
+    fields: dict[str, dict[str, pa.DataType]] = {
+        "txn": {"appId": string, "version": long, "lastUpdated": long},
+        "metaData": {
+            "id": string,
+            "name": string,
+            "description": string,
+            "format": pa.struct({"provider": string, "options": map_type()}),
+            "schemaString": string,
+            "partitionColumns": names,
             "configuration": map_type(),
-            "createdTime": pa.int64(),
-        }
-    )
-
-
-@cache
-def protocol_type() -> pa.DataType:
-    """A `protocol`."""
-    import pyarrow as pa
-
-    features = pa.list_(pa.field("element", pa.string()))
-    return pa.struct(
-        {
+            "createdTime": long,
+        },
+        "protocol": {
             "minReaderVersion": pa.int32(),
             "minWriterVersion": pa.int32(),
-            "readerFeatures": features,
-            "writerFeatures": features,
-        }
-    )
-
-
-@cache
-def domain_type() -> pa.DataType:
-    """A `domainMetadata`."""
-    import pyarrow as pa
-
-    return pa.struct({"domain": pa.string(), "configuration": pa.string(), "removed": pa.bool_()})
-
-
-@cache
-def header_type() -> pa.DataType:
-    """The `checkpointMetadata` of a V2 checkpoint."""
-    import pyarrow as pa
-
-    return pa.struct({"version": pa.int64(), "tags": map_type()})
-
-
-@cache
-def sidecar_type() -> pa.DataType:
-    """A `sidecar` of a V2 checkpoint."""
-    import pyarrow as pa
-
-    return pa.struct(
-        {
-            "path": pa.string(),
-            "sizeInBytes": pa.int64(),
-            "modificationTime": pa.int64(),
+            "readerFeatures": names,
+            "writerFeatures": names,
+        },
+        "domainMetadata": {"domain": string, "configuration": string, "removed": pa.bool_()},
+        "checkpointMetadata": {"version": long, "tags": map_type()},
+        "sidecar": {
+            "path": string,
+            "sizeInBytes": long,
+            "modificationTime": long,
             "tags": map_type(),
-        }
-    )
+        },
+    }
+    return {name: pa.struct(types) for name, types in fields.items()}
 
 
 def stats_type(columns: StructType) -> pa.DataType:
@@ -277,7 +233,7 @@ def stats_type(columns: StructType) -> pa.DataType:
     counts = counts_type(columns)
     if counts is not None:
         fields["nullCount"] = counts
-    # Who hides rows with deletion vectors says that bounds are loose; absent means tight.
+    # False where deletion vectors hide rows; absent is true.
     fields["tightBounds"] = pa.bool_()
     return pa.struct(fields)
 

@@ -5,8 +5,8 @@ Guarantees:
 - Pure functions of bytes. A Parquet checkpoint is read by row groups: memory holds one batch of
   actions, never the whole state.
 - Statistics that a checkpoint has only as a struct (`stats_parsed`) become JSON text again.
-- What cannot be read is an InvalidLogError with the name of the file; so is a file of more rows
-  than it can have actions.
+- A file that cannot be read is an InvalidLogError with its name; so is a file of more rows than it
+  can have actions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _CONTROL: Final = ("protocol", "metaData", "txn", "domainMetadata", "checkpointMetadata", "sidecar")
 _FILES: Final = ("add", "remove")
-# Fields that some writers leave null in a checkpoint, and what that means.
+# Fields that writers may leave null in a checkpoint, and their defaults.
 _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "add": {"partitionValues": {}, "dataChange": False},
     "remove": {"dataChange": False},
@@ -44,7 +44,7 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 _BATCH: Final = 4096
 _FEW_ROWS: Final = 100_000
-"""So many rows are read however few bytes a file has. Beyond, an action takes a byte at least."""
+"""Larger files are refused where they have more rows than bytes."""
 # Bounds in a checkpoint were cut when they were written.
 _NEVER_CUT: Final = 1_000_000
 
@@ -54,10 +54,10 @@ def read_control_actions(data: bytes, *, file: str, is_json: bool = False) -> li
     if is_json:
         actions = parse_commit(data, file=file)
         return [a for a in actions if not isinstance(a, (AddFile, RemoveFile, CommitInfo))]
-    found: list[Action] = []
+    control: list[Action] = []
     for name, rows in _columns(data, _CONTROL, file):
-        found.extend(_build(name, row, file) for row in rows)
-    return found
+        control.extend(_build(name, row, file) for row in rows)
+    return control
 
 
 def read_file_actions(
@@ -89,15 +89,15 @@ def _schema_of(metadata: Metadata) -> StructType | None:
     try:
         return metadata.schema
     except DeltaLakeDbError:
-        # Whoever needs the schema itself will say so; statistics are only a help.
+        # Statistics are optional; the error is raised where the schema itself is used.
         return None
 
 
 def check_header(actions: Sequence[Action], *, version: int, file: str) -> None:
-    """A V2 checkpoint says once which version it is of."""
-    found = [a.version for a in actions if isinstance(a, CheckpointMetadata)]
-    if found and found != [version]:
-        raise _damaged(file, f"its checkpointMetadata says version {found}, not {version}")
+    """Raise where the checkpointMetadata of a V2 checkpoint names another version."""
+    versions = [a.version for a in actions if isinstance(a, CheckpointMetadata)]
+    if versions and versions != [version]:
+        raise _damaged(file, f"its checkpointMetadata says version {versions}, not {version}")
 
 
 def sidecars_of(actions: Sequence[Action]) -> list[Sidecar]:
@@ -130,7 +130,7 @@ def _columns(
 
 
 def _check_rows(rows: int, size: int, file: str) -> None:
-    """Refuse a file that has far more rows than actions: reading nothing would take minutes."""
+    """Refuse a file with far more rows than actions, whose empty rows would take minutes."""
     if rows > max(_FEW_ROWS, size):
         raise _damaged(
             file,
@@ -205,7 +205,7 @@ def _damaged(file: str, why: str) -> InvalidLogError:
 
 
 def stats_from_struct(parsed: Mapping[str, Any], schema: StructType) -> str | None:
-    """`stats_parsed` as the JSON text of `stats`; None where it says nothing.
+    """`stats_parsed` as the JSON text of `stats`; None where it is empty.
 
     A bound that is no value of its column is left out: it is then unknown, which is always safe.
     """

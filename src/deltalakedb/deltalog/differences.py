@@ -1,4 +1,4 @@
-"""Where two states of a table differ, in words for a user.
+"""The differences of two states of a table, as texts for a user.
 
 `Sides` names the two states: "catalog" and "log", or "commits" and "checkpoint".
 """
@@ -27,7 +27,7 @@ CATALOG_AND_LOG: Final = Sides("catalog", "log")
 
 
 def format_file(file: str) -> str:
-    """A file id as a user reads it."""
+    """A file id as text for a user."""
     path, _, dv_id = file.rpartition("\0")
     return f"{path!r} with the deletion vector {dv_id!r}" if dv_id else repr(path)
 
@@ -69,7 +69,7 @@ def control_differences(
     *,
     txns_expire: bool = False,
 ) -> Iterator[str]:
-    """Differences of everything but files. Where `txns_expire`, `actual` may lack some."""
+    """Differences of everything but files. With `txns_expire`, `actual` may lack transactions."""
     if expected.protocol is not None:
         yield from protocol_differences(expected.protocol, actual.protocol, sides)
     if expected.metadata is not None:

@@ -1,6 +1,6 @@
-"""The bytes of log files, brought here before anything is locked.
+"""Log files, fetched before anything is locked.
 
-A spool keeps them in memory while they are few and on disk when they are many, so that a database
+A spool holds them in memory while they are few and on disk when they are many, so that a database
 transaction never waits for an object store.
 """
 
@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from tempfile import SpooledTemporaryFile
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from deltalakedb.storage import Storage
@@ -29,7 +28,7 @@ class Spooled(NamedTuple):
 
 
 class Spool:
-    """Copies of log files by key; gone when the context ends."""
+    """Copies of log files by key, deleted when the context ends."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -41,34 +40,29 @@ class Spool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def fetch(self, keys: Sequence[str]) -> Iterator[str]:
-        """Bring files here, in order; each key when its file has come."""
+        """Fetch files; yields each key once its file is in the spool."""
         wanted = [key for key in keys if key not in self._entries]
         if self._storage.is_local or len(wanted) < 2:
             for key in wanted:
-                self._keep(key, self._storage.get(key))
+                self._write(key, self._storage.get(key))
                 yield key
             return
         with Threads(max_workers=_AT_ONCE) as pool:
             rest = iter(wanted)
-            # A window, so that what has come and is not kept yet stays small.
+            # A window, so that few files are in memory before they are written to the spool.
             while window := list(islice(rest, 4 * _AT_ONCE)):
                 for key, data in zip(window, pool.map(self._storage.get, window), strict=True):
-                    self._keep(key, data)
+                    self._write(key, data)
                     yield key
 
     def get(self, key: str) -> bytes:
-        """The bytes of a file, fetched now if they are not here yet."""
+        """The bytes of a file, fetched now if they are not in the spool."""
         if key not in self._entries:
-            self._keep(key, self._storage.get(key))
+            self._write(key, self._storage.get(key))
         entry = self._entries[key]
         self._file.seek(entry.offset)
         return self._file.read(entry.size)
@@ -77,7 +71,7 @@ class Spool:
         """Size and digest of a file that was fetched."""
         return self._entries[key]
 
-    def _keep(self, key: str, data: bytes) -> None:
+    def _write(self, key: str, data: bytes) -> None:
         self._file.seek(self._end)
         self._file.write(data)
         self._entries[key] = Spooled(self._end, len(data), hashlib.sha256(data).hexdigest())

@@ -1,6 +1,6 @@
 """The history of an existing table, read version by version.
 
-`open_history` brings the files here and chooses among damaged checkpoints; the rest is parsing.
+`open_history` fetches files and skips damaged checkpoints; the rest is parsing.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class OpenHistory:
 
 
 def open_history(listing: LogListing, spool: Spool, *, location: str) -> OpenHistory:
-    """Choose the files of the longest history, and bring here what its first state is made of.
+    """Choose the files of the longest history, and fetch those of its first state.
 
-    The commits after that are left to whoever reads them. A damaged checkpoint is passed over where
-    another one can stand for it; `listing` loses it.
+    The caller fetches the commits after it. A damaged checkpoint is skipped where another one can
+    replace it, and removed from `listing`.
     """
     damage: InvalidLogError | None = None
     while True:
@@ -116,7 +116,7 @@ def _drop(listing: LogListing, checkpoint: Checkpoint) -> None:
 
 
 def fetch_checkpoint(checkpoint: Checkpoint, spool: Spool) -> None:
-    """Bring a checkpoint here and look into its files; InvalidLogError where one is no good."""
+    """Fetch a checkpoint and parse its control actions; InvalidLogError where a file is damaged."""
     try:
         for file in checkpoint.files:
             data = spool.get(file.key)
@@ -137,20 +137,22 @@ def checkpoint_batches(checkpoint: Checkpoint, spool: Spool) -> Iterator[list[Ac
     control: list[Action] = []
     sidecars: list[Sidecar] = []
     for file in checkpoint.files:
-        found = read_control_actions(spool.get(file.key), file=file.key, is_json=file.name.is_json)
-        sidecars += sidecars_of(found)
-        control += [a for a in found if not isinstance(a, (CheckpointMetadata, Sidecar))]
-    # Removed domains have no place in a checkpoint; some writers leave them there.
+        actions = read_control_actions(
+            spool.get(file.key), file=file.key, is_json=file.name.is_json
+        )
+        sidecars += sidecars_of(actions)
+        control += [a for a in actions if not isinstance(a, (CheckpointMetadata, Sidecar))]
+    # Checkpoints have no removed domains, but there are writers that leave them there.
     yield [a for a in control if not (isinstance(a, DomainMetadata) and a.removed)]
     metadata = next((a for a in control if isinstance(a, Metadata)), None)
     sources = [(file.key, file.name.is_json) for file in checkpoint.files]
     sources += [(sidecar_key(sidecar.path), False) for sidecar in sidecars]
     batch: list[Action] = []
     for key, is_json in sources:
-        actions: Iterator[AddFile | RemoveFile] = read_file_actions(
+        files: Iterator[AddFile | RemoveFile] = read_file_actions(
             spool.get(key), file=key, metadata=metadata, is_json=is_json
         )
-        for action in actions:
+        for action in files:
             batch.append(action)
             if len(batch) >= _BATCH:
                 yield batch

@@ -1,4 +1,4 @@
-"""Which files of a `_delta_log` give which versions.
+"""The files of a `_delta_log`, and the versions that they give.
 
 Guarantees:
 
@@ -49,12 +49,12 @@ class Checkpoint:
 
 
 Piece = Checkpoint | LogFile
-"""What a state is built from: a checkpoint, then commits and compactions."""
+"""A part of a state: a checkpoint, then commits and compactions."""
 
 
 @dataclass(slots=True)
 class LogListing:
-    """The files of a log by what they are."""
+    """The files of a log by kind."""
 
     commits: dict[int, LogFile] = field(default_factory=dict)
     checkpoints: dict[int, list[Checkpoint]] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class LogListing:
 
     @property
     def latest(self) -> int | None:
-        """The newest version that any file vouches for; None for an empty log."""
+        """The newest version of a commit or checkpoint; None for an empty log."""
         return max((*self.commits, *self.checkpoints), default=None)
 
 
@@ -91,7 +91,7 @@ class HistoryPlan:
 
     @property
     def count(self) -> int:
-        """How many versions there are."""
+        """The number of versions."""
         return len(self.commits) + (self.base_version is not None)
 
 
@@ -101,7 +101,7 @@ def list_log(storage: Storage) -> LogListing:
 
 
 def sort_log(objects: Iterable[ObjectInfo]) -> LogListing:
-    """Sort the objects of a log by what they are; checkpoints that lack a part are left out."""
+    """Sort the objects of a log by kind; checkpoints that lack a part are left out."""
     listing = LogListing()
     parts: dict[tuple[int, int], dict[int, LogFile]] = {}
     for info in objects:
@@ -117,11 +117,11 @@ def sort_log(objects: Iterable[ObjectInfo]) -> LogListing:
             parts.setdefault((name.version, name.parts), {})[name.part] = file
         elif name.kind is not LogKind.CHECKSUM and file.size:
             is_v2 = name.kind is LogKind.V2_CHECKPOINT
-            found = Checkpoint(name.version, (file,), is_v2=is_v2)
-            listing.checkpoints.setdefault(name.version, []).append(found)
-    for (version, count), found_parts in parts.items():
-        if len(found_parts) == count:
-            files = tuple(found_parts[part] for part in sorted(found_parts))
+            checkpoint = Checkpoint(name.version, (file,), is_v2=is_v2)
+            listing.checkpoints.setdefault(name.version, []).append(checkpoint)
+    for (version, count), present in parts.items():
+        if len(present) == count:
+            files = tuple(present[part] for part in sorted(present))
             listing.checkpoints.setdefault(version, []).append(Checkpoint(version, files))
     for candidates in listing.checkpoints.values():
         # The same state several times: one file before many, and always the same choice.
@@ -153,7 +153,7 @@ def plan_history(listing: LogListing, *, location: str) -> HistoryPlan:
 
 
 def _pieces_to(listing: LogListing, version: int) -> tuple[Piece, ...]:
-    """What to read for the state at `version`, in order; nothing where some of it is missing.
+    """The files of the state at `version`, in order; none where one of them is missing.
 
     Walks backwards: a checkpoint ends the walk, a compaction leads over its range, a commit over
     one version. The widest compaction is not always the right one, so all of them are tried.

@@ -24,7 +24,7 @@ _NAME: Final = re.compile(
 
 
 class LogKind(Enum):
-    """What a file of the log is."""
+    """The kinds of files in a log."""
 
     COMMIT = "commit"
     CHECKPOINT = "checkpoint"
@@ -47,7 +47,7 @@ class LogName:
 
 
 def parse_name(name: str) -> LogName | None:
-    """What a file name says; None for files that are no part of the log (temporary ones, …)."""
+    """Parse a file name; None for files that are no part of the log (temporary ones, …)."""
     match = _NAME.fullmatch(name)
     if match is None or int(match["version"]) > _MAX_VERSION:
         return None

@@ -1,4 +1,4 @@
-"""What the actions of a log add up to.
+"""The replay of a log: the state that its actions add up to.
 
 Guarantees:
 
@@ -232,8 +232,8 @@ class ControlState:
 class LogState(ControlState):
     """The state after the actions that were applied, with the live files of one bucket.
 
-    A file is kept as its id and a description of fixed size (`describe_file`), so a
-    table of any size can be compared in buckets.
+    It has the id and a description of fixed size (`describe_file`) of each file, so a table of any
+    size can be compared in buckets.
     """
 
     bucket: int = 0
@@ -274,7 +274,7 @@ class FileColumns(NamedTuple):
 
 
 class VersionTotals(NamedTuple):
-    """What a version changed, and what was live after it."""
+    """The changes of a version, and the live files after it."""
 
     num_adds: int = 0
     num_removes: int = 0

@@ -1,4 +1,4 @@
-"""The whole story on the embedded default, told in under two minutes: `make demo`."""
+"""The demo: the main features on SQLite, in under two minutes (`make demo`)."""
 
 from deltalakedb.demo.begin import main
 

@@ -1,4 +1,4 @@
-"""How the demo begins: what it needs is there, and it has a folder of its own."""
+"""The start of the demo: its packages are checked, and its folder is created."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deltalakedb.errors import ConfigurationError, MissingDriverError
 
 
 def main(*, folder: Path | None = None, keep: bool = False) -> int:
-    """Tell the whole story on SQLite and local files; 1 where something in it was not true.
+    """Run the demo on SQLite and local files; returns 1 where a check failed.
 
     Its data stay in `folder` (a temporary one, unless named). With `keep` the operations page is
     served until Ctrl-C.
@@ -26,13 +26,13 @@ def main(*, folder: Path | None = None, keep: bool = False) -> int:
 
 
 def _require_packages() -> None:
-    """Say at once what is missing, and not in the middle of the story."""
+    """Raise at the start where a package is missing."""
     needed = ("deltalake", "pyspark", "rich", "starlette", "uvicorn")
     missing = [name for name in needed if not importlib.util.find_spec(name)]
     if missing:
         raise MissingDriverError(
             f"The demo needs {' and '.join(missing)}",
-            why="Spark writes its tables, and delta-rs reads what was published",
+            why="Spark writes its tables, and delta-rs reads the published log",
             fix="Run: pip install 'deltalakedb[cli,spark,web]' deltalake",
         )
 
@@ -50,7 +50,7 @@ def _place(folder: Path | None) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(
-            f"The folder {folder} cannot be made",
+            f"The folder {folder} cannot be created",
             why=str(error),
             fix="Name one that you may write to, or leave --folder out",
         ) from error

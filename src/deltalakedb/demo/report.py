@@ -1,4 +1,4 @@
-"""How the demo speaks: chapters, sentences, what was checked, small tables."""
+"""The output of the demo: chapters, sentences, checks, small tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INDENT: Final = "   "
 
 
 class Report:
-    """Prints what happens, in colours on a terminal. A check that fails is told, and counted."""
+    """Prints the demo, in colours on a terminal, and counts failed checks."""
 
     def __init__(self) -> None:
         tty = sys.stdout.isatty()
@@ -26,37 +26,37 @@ class Report:
 
     @property
     def seconds(self) -> float:
-        """How long it has been told."""
+        """The seconds since its start."""
         return time.monotonic() - self._started
 
     def title(self, text: str) -> None:
-        """What this is."""
+        """Print a title."""
         self._console.print(Text(text, style="bold"))
 
     def chapter(self, text: str) -> None:
-        """The next part of the story."""
+        """Print the title of the next chapter."""
         self._chapters += 1
         line = Text(f"\n{self._chapters}. {text}", style="bold cyan")
         line.append(f"  {self.seconds:.0f} s", style="dim")
         self._console.print(line)
 
     def say(self, text: str, *, style: str = "") -> None:
-        """A sentence, or several lines."""
+        """Print a sentence, or several lines."""
         for line in text.splitlines():
             self._console.print(Text(_INDENT + line, style=style))
 
     def command(self, text: str) -> None:
-        """Something to paste: in one line, however narrow the terminal is."""
+        """Print a command in one line, however narrow the terminal is."""
         self._console.print(Text(f"{_INDENT}  {text}"), soft_wrap=True)
 
     def check(self, text: str, *, ok: bool) -> None:
-        """A claim that was looked at just now."""
+        """Print the result of a check."""
         self.failed += not ok
         mark, style = ("✓", "green") if ok else ("✗ NOT TRUE:", "bold red")
         self._console.print(Text(f"{_INDENT}{mark} {text}", style=style))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """A few rows."""
+        """Print a few rows."""
         table = Table(box=None, pad_edge=False, header_style="dim")
         table.add_column("  ")
         for column in columns:

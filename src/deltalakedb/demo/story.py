@@ -1,4 +1,4 @@
-"""The story, chapter by chapter. Nothing in it is staged: what it says, it has just looked at."""
+"""The chapters of the demo. Each statement that it prints was just checked."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PATIENCE_SECONDS: Final = 60.0
 def run_demo(
     report: Report, place: Path, *, keep: bool = False, session: SparkSession | None = None
 ) -> None:
-    """All chapters, with tables and catalog in `place`; by a Spark of its own, unless given one."""
+    """Run all chapters, with tables and catalog in `place`; in a new Spark session by default."""
     url = f"sqlite:///{place / 'lake.db'}"
     report.title("deltalakedb: Delta tables whose transaction log lives in a SQL database")
     own = Path(tempfile.mkdtemp(prefix="deltalakedb-demo-spark-"))
@@ -66,7 +66,7 @@ def run_demo(
 
 
 class _Story:
-    """What happens to the two tables, told as it happens."""
+    """The chapters on the two tables."""
 
     def __init__(
         self, report: Report, lake: Lake, spark: SparkSession, place: Path, url: str
@@ -102,7 +102,7 @@ class _Story:
         for name, version in tx.results.items():
             self._report.say(f"{name} is at version {version}")
         self._report.check(
-            "whoever looked at both before, during and after it saw totals that fit the orders",
+            "readers of both before, during and after it saw totals that fit the orders",
             ok=before and seen and self._totals_agree(),
         )
 
@@ -129,12 +129,12 @@ class _Story:
                     )
                     theirs.delete("day = '2026-11-01' AND id % 7 = 0")
             except CommitConflictError as refusal:
-                self._report.say("The next two want the same day. The second one is told:")
+                self._report.say("The next two want the same day. The second one is refused:")
                 self._report.say(f"{type(refusal).__name__}: {refusal}", style="yellow")
-                kept = self._lake.table(ORDERS).version
+                current = self._lake.table(ORDERS).version
                 self._report.check(
-                    f"nothing of it was written: version {kept} is the other writer's",
-                    ok=kept == refusal.winner_version,
+                    f"nothing of it was written: version {current} is the other writer's",
+                    ok=current == refusal.winner_version,
                 )
             else:
                 self._report.check("the conflicting writer was refused", ok=False)
@@ -144,11 +144,11 @@ class _Story:
         table = self._lake.table(ORDERS)
         spark_table = DeltaTable.forName(self._spark, ORDERS, catalog=self._lake)
         counts: list[int] = []
-        told: list[tuple[object, ...]] = []
+        rows: list[tuple[object, ...]] = []
         for entry in reversed(table.history()):
             snapshot = table.snapshot(version=entry.version)
             counts.append(spark_table.toDF(version=entry.version).count())
-            told.append(
+            rows.append(
                 (
                     entry.version,
                     entry.commit_info.operation if entry.commit_info else "",
@@ -156,7 +156,7 @@ class _Story:
                     f"{counts[-1]:,}",
                 )
             )
-        self._report.table(("version", "operation", "files", "rows"), told)
+        self._report.table(("version", "operation", "files", "rows"), rows)
         first = table.history()[-2]
         moment = datetime.fromtimestamp(first.committed_at / 1000, UTC)
         at = table.snapshot(timestamp=moment)
@@ -182,7 +182,7 @@ class _Story:
                     if number == _SMALL_COMMITS // 3:
                         begun_writing.set()
                     if number == 2 * _SMALL_COMMITS // 3:
-                        # However long the worker took to begin: the last third comes after it.
+                        # The last third comes after the kill.
                         killed.wait()
                     orders.append(small)
 
@@ -193,7 +193,7 @@ class _Story:
                 try:
                     begun_writing.wait(_PATIENCE_SECONDS)
                     _wait(queued, lambda now: (now.published_version or 0) > begun, "publishes")
-                    worker.kill()  # SIGKILL: it cannot tidy up
+                    worker.kill()  # SIGKILL: it cannot clean up
                     worker.wait()
                 finally:
                     killed.set()
@@ -250,7 +250,7 @@ class _Story:
         return DeltaTable.forName(self._spark, name, catalog=self._lake).toDF().count()
 
     def _totals_agree(self) -> bool:
-        """Whether both tables, at one instant, say the same; by a connection of its own."""
+        """Whether both tables agree at one instant, read by another connection."""
         with Lake.connect(self._url) as reader, reader.snapshot([ORDERS, DAILY]) as at:
             orders = at[ORDERS].to_arrow().group_by("day").aggregate([("price", "sum")])
             daily = at[DAILY].to_arrow().select(["day", "total"])
@@ -314,9 +314,9 @@ def _until_interrupted() -> None:
 
 
 def _end(report: Report, place: Path, url: str, *, keep: bool) -> None:
-    told = "everything was checked as it was told" if not report.failed else "see what failed"
+    result = "every check passed" if not report.failed else "see the failed checks"
     left = "" if keep else " Nothing is left running."
-    report.title(f"\nDone in {report.seconds:.0f} s; {told}.{left}")
+    report.title(f"\nDone in {report.seconds:.0f} s; {result}.{left}")
     report.say(f"The tables, their catalog and Spark's log are in {place}. Look at them:")
     ours = [sys.executable, "-m", "deltalakedb"]
     orders = json.dumps(str(place / "orders"))  # double quotes: the shell gets the single ones

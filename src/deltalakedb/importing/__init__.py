@@ -1,1 +1,1 @@
-"""A log comes in: import of an existing table, and adoption of commits that another writer made."""
+"""The import of an existing table, and the adoption of commits of other writers."""

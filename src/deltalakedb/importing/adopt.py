@@ -4,7 +4,7 @@ Guarantees:
 
 - One database transaction, which locks the head: all foreign commits are adopted, or none.
 - Only commits that apply cleanly are adopted: they follow the newest version without a gap, all
-  versions of the catalog are published, and each commit obeys the rules for commits made here.
+  versions of the catalog are published, and each commit obeys the rules of this catalog.
 - The files stay as they are; their digests are recorded, and they count as published. A version has
   the time that Delta's readers give it: the in-commit timestamp where the table has them, else the
   time of the file.
@@ -83,7 +83,7 @@ class Adopted:
     versions: tuple[AdoptedVersion, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, to be printed."""
+        """The values as JSON has them."""
         return {**asdict(self), "versions": [asdict(version) for version in self.versions]}
 
 

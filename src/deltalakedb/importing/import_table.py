@@ -600,7 +600,7 @@ def _with_paths(batch: pa.RecordBatch, paths: Mapping[int, str]) -> pa.RecordBat
 
 def _mismatch(why: str) -> CorruptCatalogError:
     return CorruptCatalogError(
-        "The import would not have given the same table, and was undone",
+        "The import would have produced another table, and was undone",
         why=why,
         fix="This is a fault of deltalakedb: please report it with the _delta_log",
     )

@@ -66,8 +66,8 @@ class CommitRow(NamedTuple):
 class LogBatch:
     """Consecutive commits, or a part of a state. Files are in the order of versions and paths.
 
-    `plans` are those that the keys of its files were made by (None: they have none), `plan` is the
-    one after its last commit.
+    `plans` are those of the keys of its files (None: they have none), `plan` is the one after its
+    last commit.
     """
 
     spans: list[VersionSpan]
@@ -89,7 +89,7 @@ class CommitFile(NamedTuple):
 
 @dataclass(slots=True)
 class LogBatchBuilder:
-    """Collects commits for a `LogBatch`. `plan` is what the keys of files are made by.
+    """Collects commits for a `LogBatch`; the keys of files follow from `plan`.
 
     A metaData action sets the plan of the files after it.
     """

@@ -44,7 +44,7 @@ _PROGRAM: Final = "from deltalakedb.importing.parsing import serve; serve()"
 
 
 class Task(NamedTuple):
-    """Commits to parse together, and the plan that their first files' keys are made by."""
+    """Commits to parse together, and the plan for the keys of their first files."""
 
     files: tuple[CommitFile, ...]
     plan: Plan

@@ -1,13 +1,13 @@
-"""Checkpoints and version checksums: what spares readers a replay of the log.
+"""Checkpoints and version checksums, which spare readers a replay of the log.
 
 Guarantees:
 
 - Files stream from the catalog in batches of columns: memory does not grow with the table.
 - A checkpoint appears when it is complete; `_last_checkpoint` names it only then, and never one
   that is older than it named before.
-- What is written has exactly the live files that the ledger counts, or it does not appear.
-- Nothing here touches commits: after an error the log is as readable as before, and the same call
-  can be made again. Any number of callers at once do no harm to each other.
+- A checkpoint has exactly the live files that the ledger counts, or it does not appear.
+- Commits are not touched: after an error the log is as readable as before, and the same call can
+  be repeated. Any number of concurrent callers is safe.
 
 A checkpoint is one file; with very many actions it has several parts. Where the table has the
 feature and the policy `v2`, it is a small file that names sidecars.
@@ -35,7 +35,7 @@ from deltalakedb.actions.properties import TableProperties
 from deltalakedb.deltalog.checkpoint_file import CheckpointFile
 from deltalakedb.deltalog.checkpoint_rows import RowMaker
 from deltalakedb.deltalog.checkpoint_schema import checkpoint_schema, form_of
-from deltalakedb.deltalog.hint import LastCheckpoint, V2Hint
+from deltalakedb.deltalog.last_checkpoint import LastCheckpoint, V2Hint
 from deltalakedb.deltalog.listing import sort_log
 from deltalakedb.deltalog.names import (
     LOG,
@@ -49,7 +49,7 @@ from deltalakedb.deltalog.names import (
 from deltalakedb.errors import ConfigurationError, StorageError
 from deltalakedb.mirror.checkpoint_source import Source, open_source, read_state
 from deltalakedb.mirror.clock_check import time_of_log
-from deltalakedb.mirror.hints import advance_hint, describe
+from deltalakedb.mirror.last_checkpoint import advance_hint, describe
 
 if TYPE_CHECKING:
     from deltalakedb.actions import Action
@@ -60,23 +60,18 @@ MAX_ACTIONS: Final = 5_000_000
 """A checkpoint with more actions is written in parts."""
 SIDECAR_ACTIONS: Final = 1_000_000
 """How many actions a sidecar holds."""
-# What `_last_checkpoint` repeats of a V2 checkpoint, if it is not more.
+# `_last_checkpoint` repeats the actions of a V2 checkpoint if there are no more than this.
 _REPEATED: Final = 30
 _V2: Final = "v2Checkpoint"
-# Numbers of parts to try before giving up: each one is an attempt that somebody has left.
+# The numbers of parts to try: each one that exists is an attempt that was interrupted.
 _CLAIMS: Final = 16
 
 
-def checkpoint_due(properties: Mapping[str, str], version: int) -> bool:
-    """Whether `delta.checkpointInterval` asks for a checkpoint of this version."""
-    return version > 0 and version % checkpoint_interval(properties) == 0
-
-
 def checkpoint_interval(properties: Mapping[str, str]) -> int:
-    """After how many versions there is a checkpoint.
+    """The number of versions from one checkpoint to the next.
 
-    A value that nobody can read counts as the default: a table without checkpoints would become
-    slower and slower to open.
+    An invalid value counts as the default: a table without checkpoints would become slower and
+    slower to open.
     """
     try:
         return TableProperties(properties).checkpoint_interval
@@ -93,11 +88,11 @@ def write_checkpoint(
     now_ms: int | None = None,
     max_actions: int | None = None,
 ) -> LastCheckpoint:
-    """Write the checkpoint of a published version, and let `_last_checkpoint` name it.
+    """Write the checkpoint of a published version; `_last_checkpoint` then names it.
 
     `max_actions` is the most that one file holds: by default `delta.checkpoint.partSize`, or else
     five million (a million in a sidecar). Tombstones and app transactions that have expired at
-    `now_ms` are left out. A checkpoint that is there already is named and not written again.
+    `now_ms` are left out. A checkpoint that exists is named and not written again.
     """
     now = time_of_log(store, storage, version) if now_ms is None else now_ms
     source = open_source(store, table, version, now_ms=now)
@@ -116,7 +111,7 @@ def write_checkpoint(
 
 
 def write_checksum(store: Store, storage: Storage, table: TableRecord, version: int) -> bool:
-    """Write the version checksum of a published version; False where there is one already."""
+    """Write the version checksum of a published version; False where it exists."""
     with store.read() as session:
         state = read_state(
             store, session, table, version, now_ms=lambda: time_of_log(store, storage, version)
@@ -147,8 +142,8 @@ def write_checksum(store: Store, storage: Storage, table: TableRecord, version: 
 
 def _write_classic(storage: Storage, source: Source) -> LastCheckpoint:
     key = checkpoint_key(source.version)
-    found = storage.head(key)
-    known = None if found is None else _known(storage, source, [found])
+    info = storage.head(key)
+    known = None if info is None else _known(storage, source, [info])
     if known is not None:
         return known
     maker = RowMaker(form_of(source.state.snapshot.metadata))
@@ -163,8 +158,8 @@ def _write_classic(storage: Storage, source: Source) -> LastCheckpoint:
 
 def _known(storage: Storage, source: Source, files: list[ObjectInfo]) -> LastCheckpoint | None:
     """The checkpoint that these files are, if they are all of one and can be read."""
-    found = sort_log(files).checkpoints.get(source.version, [])
-    hint = describe(storage, found[0], {}) if found else None
+    checkpoints = sort_log(files).checkpoints.get(source.version, [])
+    hint = describe(storage, checkpoints[0], {}) if checkpoints else None
     if hint is None:
         return None
     return replace(hint, num_of_add_files=source.state.snapshot.num_files)
@@ -187,10 +182,10 @@ def _hint(
 
 
 def _write_parts(storage: Storage, source: Source, limit: int) -> LastCheckpoint:
-    """Everything but files in the first part, and the files in the others.
+    """Write the files of the table to all parts but the first, which has everything else.
 
-    Who creates the first part owns the number of parts: files of two writers never mix. An attempt
-    that was broken off is left, and the next one has a part more.
+    The writer that creates the first part owns the number of parts: files of two writers never
+    mix. An interrupted attempt stays, and the next one has a part more.
     """
     maker = RowMaker(form_of(source.state.snapshot.metadata))
     control, rows = _small_file(source.state.actions(), maker)
@@ -205,7 +200,7 @@ def _write_parts(storage: Storage, source: Source, limit: int) -> LastCheckpoint
     else:
         raise StorageError(
             f"The checkpoint of version {source.version} cannot be written in parts",
-            why=f"{_CLAIMS} attempts were broken off before this one",
+            why=f"{_CLAIMS} attempts were interrupted before this one",
             fix=f"Delete the files {source.version:020d}.checkpoint.*.parquet in {LOG}",
         )
     size = len(control)
@@ -213,7 +208,7 @@ def _write_parts(storage: Storage, source: Source, limit: int) -> LastCheckpoint
     with source.stream(maker) as stream:
         for part in range(2, parts + 1):
             key = part_key(source.version, part, parts)
-            # The last one takes what is there, so that the number of files is checked.
+            # The last one takes the rest, so that the number of files is checked.
             batches = stream.rest() if part == parts else stream.take(each)
             written, length = _write_file(storage, key, maker, batches)
             rows += written
@@ -231,7 +226,7 @@ def _small_file(actions: list[Action], maker: RowMaker) -> tuple[bytes, int]:
 def _write_file(
     storage: Storage, key: str, maker: RowMaker, batches: Iterator[object]
 ) -> tuple[int, int]:
-    """Write a file of file actions; how many rows and bytes it has."""
+    """Write a file of file actions; returns its numbers of rows and bytes."""
     with storage.writing(key) as sink:
         with CheckpointFile(sink, maker.schema) as file:
             for rows in batches:
@@ -241,8 +236,8 @@ def _write_file(
 
 def _known_parts(storage: Storage, source: Source, parts: int) -> LastCheckpoint | None:
     keys = [part_key(source.version, part, parts) for part in range(1, parts + 1)]
-    found = [info for info in map(storage.head, keys) if info is not None]
-    return _known(storage, source, found) if len(found) == parts else None
+    files = [info for info in map(storage.head, keys) if info is not None]
+    return _known(storage, source, files) if len(files) == parts else None
 
 
 # --- V2 -----------------------------------------------------------------------------------
@@ -279,14 +274,14 @@ def _write_v2(storage: Storage, source: Source, limit: int) -> LastCheckpoint:
 
 
 def _modified(storage: Storage, key: str) -> int:
-    found = storage.head(key)
-    if found is None:
+    info = storage.head(key)
+    if info is None:
         raise StorageError(
             f"{key} was written and is not there",
-            why="somebody has deleted it meanwhile",
+            why="it was deleted meanwhile",
             fix="Check that nothing else deletes files of the log, and try again",
         )
-    return found.modified_ms
+    return info.modified_ms
 
 
 # --- version checksums --------------------------------------------------------------------
@@ -305,7 +300,7 @@ def version_checksum(
 ) -> bytes:
     """The content of a checksum file; `domains` are those that are not removed.
 
-    `in_commit_timestamp` belongs there exactly when the table has in-commit timestamps enabled.
+    `in_commit_timestamp` is for tables with in-commit timestamps only.
     """
     document: dict[str, Any] = {}
     if txn_id is not None:

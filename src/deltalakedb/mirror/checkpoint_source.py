@@ -16,7 +16,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from deltalakedb.actions import Action, DomainMetadata, Txn
@@ -67,7 +66,7 @@ def read_state(
 ) -> PublishedState:
     """The state at a version; NotPublishedError where its commit is not in `_delta_log`.
 
-    Only where app transactions expire, `now_ms` is asked for the time.
+    `now_ms` is called only where app transactions expire.
     """
     if not is_published(session, table.table_id, version):
         raise NotPublishedError(
@@ -86,13 +85,13 @@ def read_state(
 
 
 def _live(
-    found: Sequence[Txn], retention: timedelta | None, now_ms: Callable[[], int]
+    present: Sequence[Txn], retention: timedelta | None, now_ms: Callable[[], int]
 ) -> Sequence[Txn]:
     if retention is None:
-        return found
-    # Where they expire, one that does not say when it was set has expired.
+        return present
+    # One without a time has expired.
     oldest = now_ms() - milliseconds(retention)
-    return [txn for txn in found if txn.last_updated is not None and txn.last_updated > oldest]
+    return [txn for txn in present if txn.last_updated is not None and txn.last_updated > oldest]
 
 
 def milliseconds(duration: timedelta) -> int:
@@ -105,16 +104,16 @@ _MOST_AHEAD: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What the checkpoint of a version is made of."""
+    """The content of the checkpoint of a version."""
 
     store: Store
     table: TableRecord
     state: PublishedState
     since: int
-    """Tombstones are looked for after this version."""
+    """There are no tombstones up to this version."""
     cutoff_ms: int
     most_removes: int
-    """There are at most as many tombstones as this."""
+    """The largest possible number of tombstones."""
 
     @property
     def version(self) -> int:
@@ -123,11 +122,11 @@ class Source:
 
     @property
     def most_actions(self) -> int:
-        """The most actions that the checkpoint can have."""
+        """The largest possible number of actions."""
         return self.state.snapshot.num_files + self.most_removes + len(self.state.actions())
 
     def count_files(self) -> int:
-        """How many actions of files there are, exactly."""
+        """The exact number of file actions."""
         removes = 0
         if self.most_removes:
             with self.store.read() as session:
@@ -137,7 +136,7 @@ class Source:
         return self.state.snapshot.num_files + removes
 
     def stream(self, maker: RowMaker) -> Stream:
-        """The actions of files as rows; made in a thread of their own while others are written."""
+        """The file actions as rows; a thread prepares them while others are written."""
         return Stream(self._rows(maker))
 
     def _rows(self, maker: RowMaker) -> Generator[pa.RecordBatch, None, None]:
@@ -146,19 +145,19 @@ class Source:
         try:
             for batch in self._removes():
                 yield maker.removes(batch)
-            found = 0
+            listed = 0
             for batch in self._adds():
-                found += batch.num_rows
+                listed += batch.num_rows
                 yield maker.adds(batch)
         except (pa.ArrowException, ValueError) as error:
-            raise self._wrong(f"a file cannot be understood: {error}") from error
+            raise self._wrong(f"a file is invalid: {error}") from error
         expected = self.state.snapshot.num_files
-        if found != expected:
-            raise self._wrong(f"the catalog lists {found} files, and its ledger counts {expected}")
+        if listed != expected:
+            raise self._wrong(f"the catalog lists {listed} files, and its ledger counts {expected}")
 
     def _wrong(self, why: str) -> CorruptCatalogError:
         return CorruptCatalogError(
-            f"The checkpoint of version {self.version} of table {self.table.name!r} was not made",
+            f"Version {self.version} of table {self.table.name!r} cannot be checkpointed",
             why=why,
             fix="Run: deltalakedb rebuild",
         )
@@ -167,7 +166,7 @@ class Source:
         snapshot = self.state.snapshot
         if snapshot.num_files < LEAST_STREAMED:
             return iter(snapshot.files(columns=ADD_COLUMNS).to_batches(max_chunksize=ROW_GROUP))
-        # A page as it is: nobody minds row groups of different sizes.
+        # Whole pages: row groups may have different sizes.
         pages = stream_pages(
             self.store, self.table, self.version, ADD_COLUMNS, expected=snapshot.num_files
         )
@@ -184,7 +183,7 @@ class Source:
 
 
 def open_source(store: Store, table: TableRecord, version: int, *, now_ms: int) -> Source:
-    """Open a published version; what has expired at `now_ms` is left out."""
+    """Open a published version, without tombstones and app transactions expired at `now_ms`."""
     with store.read() as session:
         state = read_state(store, session, table, version, now_ms=lambda: now_ms)
         retention = TableProperties(state.snapshot.properties).deleted_file_retention
@@ -195,7 +194,7 @@ def open_source(store: Store, table: TableRecord, version: int, *, now_ms: int) 
 
 
 class Stream:
-    """Batches of rows; the next one is made while the last one is written, unless that is large."""
+    """Batches of rows; a thread prepares the next one while the last one is written."""
 
     def __init__(self, batches: Generator[pa.RecordBatch, None, None]) -> None:
         self._batches = batches
@@ -206,13 +205,8 @@ class Stream:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        # Whatever is under way ends first: a generator that runs cannot be closed.
+    def __exit__(self, *_: object) -> None:
+        # The thread ends first: a generator that runs cannot be closed.
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._batches.close()
 
@@ -221,13 +215,13 @@ class Stream:
         return self._peek() is not None
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """All that is left."""
+        """All remaining rows."""
         while (batch := self._peek()) is not None:
             self._held = None
             yield batch
 
     def take(self, rows: int) -> Iterator[pa.RecordBatch]:
-        """The next rows, as many as asked for where there are that many."""
+        """The next rows, at most so many."""
         while rows and (batch := self._peek()) is not None:
             piece = batch.slice(0, rows)
             left = batch.num_rows - piece.num_rows

@@ -1,15 +1,15 @@
-"""Old files of `_delta_log` go when nobody needs them any more.
+"""The clean-up of `_delta_log`: expired files are deleted.
 
 Guarantees:
 
 - Every version that was current at the cutoff or later stays readable: the newest checkpoint at or
   before it stays, with its commit and all that follows. Without such a checkpoint, complete and
   readable, nothing is deleted.
-- Before a checkpoint goes, `_last_checkpoint` names one that stays. Deleting goes from old to new,
-  so that whoever is interrupted leaves a log that is readable from somewhere on.
-- Sidecars that nothing names, and half-written files, are left alone for a day: they may be
-  somebody's work in progress.
-- By a clock that is ahead of the object store's, nothing is deleted.
+- Before a checkpoint is deleted, `_last_checkpoint` names one that stays. Files are deleted from
+  old to new, so that after an interruption the log is readable from a later version on.
+- Sidecars that no checkpoint names, and incomplete files, stay for a day: a writer may be working
+  on them.
+- Nothing is deleted by a clock that is ahead of the object store's.
 - The catalog is not touched: its history has a retention of its own.
 """
 
@@ -25,11 +25,11 @@ from deltalakedb.deltalog.listing import LogListing, sort_log
 from deltalakedb.deltalog.names import LOG, SIDECARS, LogKind, LogName, parse_name
 from deltalakedb.mirror.checkpoint_source import milliseconds
 from deltalakedb.mirror.clock_check import check_ahead
-from deltalakedb.mirror.hints import advance_hint, describe, hinted_version, sidecar_keys
+from deltalakedb.mirror.last_checkpoint import advance_hint, describe, hinted_version, sidecar_keys
 from deltalakedb.store.versions import available_versions
 
 if TYPE_CHECKING:
-    from deltalakedb.deltalog.hint import LastCheckpoint
+    from deltalakedb.deltalog.last_checkpoint import LastCheckpoint
     from deltalakedb.storage import ObjectInfo, Storage
     from deltalakedb.store import Store, TableRecord
 
@@ -41,7 +41,7 @@ _CHECKPOINTS: Final = (LogKind.CHECKPOINT, LogKind.CHECKPOINT_PART, LogKind.V2_C
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What was deleted: how many files of each kind. `oldest` is the first version that stays."""
+    """The number of deleted files of each kind. `oldest` is the first version that stays."""
 
     oldest: int | None = None
     commits: int = 0
@@ -53,9 +53,9 @@ class Cleaned:
 
 
 def clean_log(store: Store, storage: Storage, table: TableRecord, *, now_ms: int) -> Cleaned:
-    """Delete what `delta.logRetentionDuration` does not ask to keep.
+    """Delete the files that have expired by `delta.logRetentionDuration`.
 
-    The cutoff lies at midnight (UTC), so calling it once a day is as good as calling it often.
+    The cutoff is at midnight (UTC), so one call a day is enough.
     """
     with store.read() as session:
         head = store.head(session, table.table_id)
@@ -74,17 +74,17 @@ def clean_log(store: Store, storage: Storage, table: TableRecord, *, now_ms: int
     newest = _newest_expired(store, table, listing, properties, cutoff)
     if newest is None:
         return Cleaned(leftovers=leftovers)
-    kept = _newest_checkpoint(store, storage, table, objects, newest)
-    if kept is None or kept.version < _protected(properties, protocol.writer_features or ()):
+    base = _newest_checkpoint(store, storage, table, objects, newest)
+    if base is None or base.version < _protected(properties, protocol.writer_features or ()):
         return Cleaned(leftovers=leftovers)
     check_ahead(store, storage, now_ms, newest=max(info.modified_ms for info in objects.values()))
     named = hinted_version(storage)
-    if named is not None and named < kept.version:
-        advance_hint(storage, kept)
-    done = _delete_versions(storage, objects.values(), kept.version)
-    # What an unfinished V2 checkpoint has written so far is not named by anything yet.
+    if named is not None and named < base.version:
+        advance_hint(storage, base)
+    done = _delete_versions(storage, objects.values(), base.version)
+    # Nothing names the sidecars of a V2 checkpoint that is still being written.
     young = min(cutoff, now_ms - _DAY_MS)
-    sidecars = _delete_sidecars(storage, objects.values(), kept.version, young)
+    sidecars = _delete_sidecars(storage, objects.values(), base.version, young)
     return replace(done, sidecars=sidecars, leftovers=leftovers)
 
 
@@ -97,11 +97,11 @@ def _clear_leftovers(storage: Storage) -> int:
 
 
 def _protected(properties: TableProperties, features: Iterable[str]) -> int:
-    """The version before which nothing may go by itself: all of it goes together, or none."""
+    """The version before which files may only be deleted all together."""
     return properties.checkpoint_protection_before_version if _FEATURE in features else 0
 
 
-# --- what may go --------------------------------------------------------------------------
+# --- expired versions ---------------------------------------------------------------------
 
 
 def _newest_expired(
@@ -113,23 +113,23 @@ def _newest_expired(
 ) -> int | None:
     """The version that was current at the cutoff; None where the table was younger then.
 
-    The ledger knows when a version was committed. Readers know it too where in-commit timestamps
-    are enabled; else they go by the time of the file, so both have to be over.
+    The ledger has the time of each commit. Readers have it too where in-commit timestamps are
+    enabled; else they use the time of the file, so both have to be before the cutoff.
     """
     with store.read() as session:
         row = session.one("version_at_timestamp", table_id=table.table_id, timestamp=cutoff)
-        there = available_versions(session, table.table_id)
-    if not there:
+        available = available_versions(session, table.table_id)
+    if not available:
         return None
-    # Versions before the ledger begins are older than all of it; how old, only their files tell,
-    # whose time is never before that of the commit.
-    oldest = there[0][0]
+    # Versions before the ledger begins have only the time of their file, which is never before
+    # that of the commit.
+    oldest = available[0][0]
     newest = oldest - 1 if row is None else int(row[0])
-    told_by_file = max(_first_in_commit(properties), oldest)
+    timed_by_file = max(_first_in_commit(properties), oldest)
     late = [
         version
         for version, file in listing.commits.items()
-        if file.modified_ms > cutoff and version < told_by_file
+        if file.modified_ms > cutoff and version < timed_by_file
     ]
     newest = min([newest, *(version - 1 for version in late)])
     return None if newest < 0 else newest
@@ -150,22 +150,22 @@ def _newest_checkpoint(
     objects: Mapping[str, ObjectInfo],
     newest: int,
 ) -> LastCheckpoint | None:
-    """The newest checkpoint at or before a version that can be read, and holds enough."""
+    """The newest checkpoint at or before a version that can be read, and is complete."""
     listing = sort_log(objects.values())
     sizes = {key: info.size for key, info in objects.items()}
     for version in sorted(listing.checkpoints, reverse=True):
-        # Its own commit has to be there too: some readers look for it.
+        # Its own commit has to exist too: readers may look for it.
         if version > newest or version not in listing.commits:
             continue
         for checkpoint in listing.checkpoints[version]:
-            found = describe(storage, checkpoint, sizes)
-            if found is not None and found.size >= _least_actions(store, table, version):
-                return found
+            hint = describe(storage, checkpoint, sizes)
+            if hint is not None and hint.size >= _least_actions(store, table, version):
+                return hint
     return None
 
 
 def _least_actions(store: Store, table: TableRecord, version: int) -> int:
-    """How many actions a checkpoint of a version has at least, as far as the ledger knows."""
+    """The smallest possible number of actions in a checkpoint of a version."""
     with store.read() as session:
         record = store.version(session, table.table_id, version)
     return 2 if record is None else 2 + record.counts.live_files
@@ -176,14 +176,14 @@ def _least_actions(store: Store, table: TableRecord, version: int) -> int:
 
 def _delete_versions(storage: Storage, objects: Collection[ObjectInfo], oldest: int) -> Cleaned:
     """Delete the files of all versions before `oldest`."""
-    doomed: list[tuple[LogName, str]] = []
+    expired: list[tuple[LogName, str]] = []
     for info in objects:
         name = parse_name(info.key.removeprefix(f"{LOG}/"))
         if name is not None and max(name.version, name.end) < oldest:
-            doomed.append((name, info.key))
-    doomed.sort(key=lambda item: (item[0].version, item[1]))
-    storage.delete_many([key for _, key in doomed])
-    count = Counter(name.kind for name, _ in doomed)
+            expired.append((name, info.key))
+    expired.sort(key=lambda item: (item[0].version, item[1]))
+    storage.delete_many([key for _, key in expired])
+    count = Counter(name.kind for name, _ in expired)
     return Cleaned(
         oldest,
         commits=count[LogKind.COMMIT],
@@ -196,7 +196,7 @@ def _delete_versions(storage: Storage, objects: Collection[ObjectInfo], oldest: 
 def _delete_sidecars(
     storage: Storage, objects: Collection[ObjectInfo], oldest: int, young: int
 ) -> int:
-    """Delete old sidecars that no checkpoint names which is still there; how many."""
+    """Delete old sidecars that no remaining checkpoint names; returns their number."""
     candidates = {
         info.key for info in objects if info.key.startswith(_SIDECARS) and info.modified_ms < young
     }
@@ -207,11 +207,11 @@ def _delete_sidecars(
         name = parse_name(info.key.removeprefix(f"{LOG}/"))
         if name is None or name.kind not in _CHECKPOINTS or name.version < oldest:
             continue
-        found = sidecar_keys(storage, info.key, info.size)
-        if found is None:
-            # Nobody knows what it needs.
+        sidecars = sidecar_keys(storage, info.key, info.size)
+        if sidecars is None:
+            # Its sidecars are unknown, so all of them stay.
             return 0
-        named |= found
+        named |= sidecars
     unnamed = sorted(candidates - named)
     storage.delete_many(unnamed)
     return len(unnamed)

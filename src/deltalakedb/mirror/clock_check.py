@@ -1,6 +1,6 @@
-"""The clock that says what is old enough to be deleted, compared with the object store's own.
+"""The clock that decides which files have expired, compared with the object store's own.
 
-Who deletes by a clock that is ahead deletes what is still needed. A clock that is behind only keeps
+A clock that is ahead would delete files that are still needed. A clock that is behind only keeps
 more.
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from deltalakedb.storage import Storage
     from deltalakedb.store import Store
 
-# Retentions are days: this is much for a clock, and nothing for them.
+# Much for a clock; retentions are days.
 _AHEAD_MS: Final = 3_600_000
 
 
@@ -25,8 +25,8 @@ def check_ahead(
 ) -> None:
     """Raise ClockError where `now` is ahead of the object store's clock.
 
-    `newest` is the time of its newest object: while that is young, the store need not be asked.
-    A clock that the catalog was opened with is not questioned.
+    `newest` is the time of its newest object: while that is recent, the store is not asked. A
+    clock that the catalog was opened with is not checked.
     """
     if store.has_own_clock:
         return
@@ -36,9 +36,9 @@ def check_ahead(
         return
     theirs = storage.now_ms(folder)
     if now - theirs > _AHEAD_MS:
-        whose = "database" if store.dialect.engine == "postgres" else "machine"
+        owner = "database" if store.dialect.engine == "postgres" else "machine"
         raise ClockError(
-            f"The clock of this {whose} says {format_time(now)}, and that of {storage.location} "
+            f"The clock of this {owner} says {format_time(now)}, and that of {storage.location} "
             f"says {format_time(theirs)}",
             why="By a clock that is ahead, files would be too old that are still needed; nothing "
             "was deleted",
@@ -49,8 +49,8 @@ def check_ahead(
 def time_of_log(store: Store, storage: Storage, version: int) -> int:
     """The time, or that of a commit file plus an hour if that is earlier.
 
-    For what is left out of a checkpoint: of a commit that was just published there is no
-    difference, unless a clock is ahead.
+    It decides which tombstones a checkpoint leaves out. For a commit that was just published it is
+    the time itself, unless a clock is ahead.
     """
     now = store.clock.now_ms()
     if store.has_own_clock:

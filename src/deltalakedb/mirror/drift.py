@@ -1,4 +1,4 @@
-"""A `_delta_log` that is ahead of its catalog: noticed before the first commit makes a fork of it.
+"""A `_delta_log` that is ahead of its catalog, detected before the first commit forks it.
 
 It happens after a catalog was restored from a backup, after a database server lost its newest
 commits, and after a foreign writer.
@@ -6,7 +6,7 @@ commits, and after a foreign writer.
 Guarantees:
 
 - Each process checks a table once, before its first commit. Later commits cost nothing:
-  put-if-absent detects what others write meanwhile.
+  put-if-absent detects commits that others write meanwhile.
 - Commits of this catalog are not taken for foreign ones: they are in the catalog before their files
   are in the log, so the catalog is read again after a file was seen.
 - An object store that does not respond delays one commit a minute, by seconds, and refuses none.
@@ -110,7 +110,7 @@ def drifted(table: TableRecord, place: str, head: int) -> TableDriftedError:
     return TableDriftedError(
         f"Table {table.name!r} cannot be committed to: {place} is not from this catalog, whose "
         f"newest version is {head}",
-        why="Somebody else has written to the log, or the catalog was restored from an older "
+        why="Another writer has written to the log, or the catalog was restored from an older "
         "state. A commit would fork the history; nothing was committed",
         fix=queue.drift_way_out(table.name),
     )
@@ -123,7 +123,7 @@ def _newer(storage: Storage, version: int) -> str | None:
         return following
     # The commits after a very old catalog may have been cleaned up.
     from deltalakedb.deltalog.listing import list_log
-    from deltalakedb.mirror.hints import hinted_version
+    from deltalakedb.mirror.last_checkpoint import hinted_version
 
     hinted = hinted_version(storage)
     if hinted is None or hinted <= version:
@@ -134,8 +134,8 @@ def _newer(storage: Storage, version: int) -> str | None:
         *(file.key for number, file in listing.commits.items() if number > version),
         *(
             checkpoint.files[0].key
-            for number, found in listing.checkpoints.items()
-            for checkpoint in found
+            for number, checkpoints in listing.checkpoints.items()
+            for checkpoint in checkpoints
             if number > version
         ),
     ]

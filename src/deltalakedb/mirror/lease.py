@@ -57,7 +57,7 @@ class Lease:
     def hold(self) -> bool:
         """Whether this worker still has the lease; renews it after a third of its time."""
         now = self._store.clock.now_ms()
-        # A clock that was turned back has made the lease too long to be one.
+        # After a clock was turned back, a lease may last too long.
         if not self._lost and abs(now - self._renewed_at) >= self._milliseconds // 3:
             with self._store.write() as session:
                 self._lost = not queue.renew_lease(

@@ -1,14 +1,14 @@
-"""Repairing what a verification found, where that is safe.
+"""The repair of a log: the findings of a verification are fixed where that is safe.
 
 Guarantees:
 
-- What is written comes from the catalog, and only where it is known to be right: a commit file
-  has exactly the digest that was promised, a checkpoint or checksum is made only when the catalog
-  agrees with the commits of the log.
-- No commit file is overwritten but one that a power cut has shortened on a local disk: what is left
-  of it is the beginning of what was promised. Foreign and changed commits are never touched.
-- A checkpoint goes only when another one, which was verified or just written, is there.
-- Whatever was interrupted can be done again. With `dry_run` nothing is written.
+- Files are written from the catalog, and only where it is known to be right: a commit file has
+  exactly the recorded digest; a checkpoint or checksum is written only when the catalog agrees with
+  the commits of the log.
+- No commit file is overwritten but one that a power cut has truncated on a local disk: it is the
+  beginning of the recorded bytes. Foreign and changed commits are never touched.
+- A checkpoint is deleted only when there is another one, verified or just written.
+- An interrupted repair can be repeated. With `dry_run` nothing is written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deltalakedb.deltalog.names import LAST_CHECKPOINT, LOG, commit_key, parse_n
 from deltalakedb.errors import ObjectNotFoundError
 from deltalakedb.mirror.checkpoint import write_checkpoint, write_checksum
 from deltalakedb.mirror.clock_check import check_ahead
-from deltalakedb.mirror.hints import advance_hint, describe, hinted_version
+from deltalakedb.mirror.last_checkpoint import advance_hint, describe, hinted_version
 from deltalakedb.mirror.verification import Finding, Kind, Verification
 from deltalakedb.mirror.verify import verify_table
 from deltalakedb.mirror.verify_commits import RecordedCommit, expected_bytes, recorded_versions
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _DAY_MS: Final = 86_400_000
 _CHECKPOINTS: Final = (Kind.DAMAGED_CHECKPOINT, Kind.CHECKPOINT_DIFFERS, Kind.UNREADABLE_LOG)
 _HINTS: Final = (Kind.LOST_HINT, Kind.DAMAGED_HINT)
-# While one of these stands, nobody knows whether the catalog or the log is right.
+# While there is one of these, either the catalog or the log may be right.
 _DOUBTS: Final = (
     Kind.MISSING_COMMIT,
     Kind.TRUNCATED_COMMIT,
@@ -50,7 +50,7 @@ _DOUBTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RepairStep:
-    """What was done (or would be) about a finding."""
+    """The repair of one finding, done or (with `dry_run`) planned."""
 
     kind: Kind
     version: int | None
@@ -60,7 +60,7 @@ class RepairStep:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What was repaired, and what is left: found again afterwards, or not repairable by itself."""
+    """The steps of a repair, and the findings that are left after it."""
 
     table: str
     table_id: str
@@ -70,11 +70,11 @@ class Repair:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is left that a reader could be harmed by."""
+        """Whether all findings that are left are harmless to readers."""
         return all(finding.harmless for finding in self.left)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, to be printed."""
+        """The values as JSON has them."""
         return {
             **asdict(self),
             "steps": [{**asdict(step), "kind": str(step.kind)} for step in self.steps],
@@ -91,44 +91,43 @@ def repair_table(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Repair:
-    """Verify a table, and repair what can be repaired safely.
+    """Verify a table, and repair it as far as that is safe.
 
-    It takes rounds: only when the commits are right can be known whether the catalog is, and only
-    then checkpoints can be made from it.
+    It takes rounds: the commits have to be right before the catalog can be compared with them, and
+    both before checkpoints can be written.
     """
     with span("deltalakedb.repair", table=table.name):
         steps: list[RepairStep] = []
         phases = Phases(progress)
         while True:
-            found = verify_table(store, storage, table, progress=progress)
+            verification = verify_table(store, storage, table, progress=progress)
             phases.begin("Repairing")
-            work = _Work(store, storage, table, found, dry_run=dry_run, earlier=tuple(steps))
+            work = _Round(
+                store, storage, table, verification, dry_run=dry_run, earlier=tuple(steps)
+            )
             work.run()
             steps += work.steps
             if dry_run or not work.steps:
                 break
-    left = [finding for finding in found.findings if not dry_run or not work.plans(finding)]
+    left = [finding for finding in verification.findings if not dry_run or not work.plans(finding)]
     event("repair", lambda: {"table": table.name, "steps": len(steps), "left": len(left)})
     return Repair(table.name, table.table_id, dry_run, tuple(steps), tuple(left))
 
 
 @dataclass(slots=True)
-class _Work:
-    """One round."""
+class _Round:
+    """A verification, and the steps that it leads to."""
 
     store: Store
     storage: Storage
     table: TableRecord
-    found: Verification
+    verification: Verification
     dry_run: bool
     earlier: Iterable[RepairStep] = ()
     steps: list[RepairStep] = field(default_factory=list)
 
     def plans(self, finding: Finding) -> bool:
-        """Whether something was or would be done about a finding.
-
-        What is rebuilt altogether settles all findings of its kind.
-        """
+        """Whether there is a step for a finding; a rebuild settles all of its kind."""
         whole = finding.kind is Kind.CATALOG_CONTRADICTION
         return any(
             step.kind is finding.kind
@@ -137,19 +136,19 @@ class _Work:
         )
 
     def run(self) -> None:
-        for finding in self.found.of(Kind.MISSING_COMMIT):
+        for finding in self.verification.of(Kind.MISSING_COMMIT):
             self._rewrite_missing(finding)
-        for finding in self.found.of(Kind.TRUNCATED_COMMIT):
+        for finding in self.verification.of(Kind.TRUNCATED_COMMIT):
             self._complete(finding)
-        for finding in self.found.of(Kind.DAMAGED_PAYLOAD):
+        for finding in self.verification.of(Kind.DAMAGED_PAYLOAD):
             self._remake_payload(finding)
-        for finding in self.found.of(Kind.STALE_DRIFT):
+        for finding in self.verification.of(Kind.STALE_DRIFT):
             self._do(finding, "publishing goes on", self._forget_drift)
-        for finding in self.found.of(Kind.ORPHAN_CHECKSUM):
+        for finding in self.verification.of(Kind.ORPHAN_CHECKSUM):
             self._drop_orphan(finding)
-        for finding in self.found.of(Kind.UNFINISHED_CHECKPOINT):
+        for finding in self.verification.of(Kind.UNFINISHED_CHECKPOINT):
             self._drop_unfinished(finding)
-        contradictions = self.found.of(Kind.CATALOG_CONTRADICTION)
+        contradictions = self.verification.of(Kind.CATALOG_CONTRADICTION)
         if contradictions:
             what = "dl_active_files is rebuilt from the ledger"
             self._do(contradictions[0], what, self._rebuild)
@@ -157,24 +156,24 @@ class _Work:
             self._repair_derived()
 
     def _doubted(self) -> bool:
-        if self.dry_run:  # then what is planned counts as settled
-            return not all(self.plans(finding) for finding in self.found.of(*_DOUBTS))
-        return any(str(kind) in self.found.counts for kind in _DOUBTS)
+        if self.dry_run:  # planned steps count as done
+            return not all(self.plans(finding) for finding in self.verification.of(*_DOUBTS))
+        return any(str(kind) in self.verification.counts for kind in _DOUBTS)
 
     def _repair_derived(self) -> None:
-        """What is made from the catalog, now that it is known to agree with the commits."""
+        """Write the files that derive from the catalog, which agrees with the commits."""
         self._repair_checkpoints()
-        for finding in self.found.of(Kind.COMPACTION_DIFFERS):
+        for finding in self.verification.of(Kind.COMPACTION_DIFFERS):
             delete = partial(self.storage.delete, finding.key or "")
             self._do(finding, "deleted: its commits are there", delete)
-        checksums = self.found.of(Kind.CHECKSUM_DIFFERS)
+        checksums = self.verification.of(Kind.CHECKSUM_DIFFERS)
         for finding in {finding.key: finding for finding in checksums}.values():
-            self._do(finding, "written anew", partial(self._remake_checksum, finding))
+            self._do(finding, "rewritten", partial(self._remake_checksum, finding))
 
     def _do(self, finding: Finding, what: str, act: Callable[[], object]) -> None:
         step = RepairStep(finding.kind, finding.version, finding.key, what)
         if step in self.steps or step in self.earlier:
-            return  # it was tried, and did not help
+            return  # it was done, and did not help
         if not self.dry_run:
             act()
         self.steps.append(step)
@@ -205,25 +204,25 @@ class _Work:
             )
 
     def _complete(self, finding: Finding) -> None:
-        """Only on a local disk can a file end too early: an object is there as a whole, or not."""
+        """Complete a truncated commit, on a local disk; objects are written as a whole."""
         data = self._expected(finding)
         key = finding.key
         if data is None or key is None or not self.storage.is_local:
             return
         try:
-            there = self.storage.get(key)
+            present = self.storage.get(key)
         except ObjectNotFoundError:
             return
-        if there != data and data.startswith(there):
+        if present != data and data.startswith(present):
             self._do(
                 finding,
-                f"completed from {len(there)} to {len(data)} bytes",
+                f"completed from {len(present)} to {len(data)} bytes",
                 lambda: self._put_complete(key, data),
             )
 
     def _put_complete(self, key: str, data: bytes) -> None:
         self.storage.put(key, data)
-        # If its publication was refused because of this, it is tried again.
+        # Publishing may have stopped because of it.
         self._forget_drift()
 
     def _forget_drift(self) -> None:
@@ -237,7 +236,7 @@ class _Work:
         if data is not None and version is not None:
             self._do(
                 finding,
-                "made anew from the ledger",
+                "rebuilt from the ledger",
                 lambda: self._put_payload(version, data),
             )
 
@@ -251,7 +250,7 @@ class _Work:
             self.store.lock_head(session, self.table.table_id)
             self.store.rebuild_active_files(session, self.table.table_id)
 
-    # --- what helps readers ---------------------------------------------------------------
+    # --- checkpoints, checksums, _last_checkpoint -----------------------------------------
 
     def _drop_orphan(self, finding: Finding) -> None:
         if finding.version is None or finding.key is None:
@@ -261,7 +260,7 @@ class _Work:
             self._do(finding, "deleted", lambda: self.storage.delete(key))
 
     def _drop_unfinished(self, finding: Finding) -> None:
-        """Delete parts that nobody can be working on any more."""
+        """Delete parts that are too old to be still in use."""
         parts = []
         for info in self.storage.list(LOG):
             name = parse_name(info.key.removeprefix(f"{LOG}/"))
@@ -280,33 +279,33 @@ class _Work:
             write_checksum(self.store, self.storage, self.table, finding.version)
 
     def _repair_checkpoints(self) -> None:
-        newest = self.found.published_version
+        newest = self.verification.published_version
         if newest is None:
             return
-        bad = [f for f in self.found.of(*_CHECKPOINTS) if self._can_be_remade(f, newest)]
+        bad = [f for f in self.verification.of(*_CHECKPOINTS) if self._can_be_remade(f, newest)]
         for finding in bad:
             if finding.kind is Kind.UNREADABLE_LOG:
                 self._do(
                     finding,
-                    f"a checkpoint of version {newest} stands for what is gone",
+                    f"a checkpoint of version {newest} replaces the missing files",
                     lambda: write_checkpoint(self.store, self.storage, self.table, newest),
                 )
         wrong = {f.key: f for f in bad if f.kind is not Kind.UNREADABLE_LOG}
         for finding in wrong.values():
-            self._do(finding, "written anew", partial(self._remake, finding, newest))
-        hints = self.found.of(*_HINTS)
+            self._do(finding, "rewritten", partial(self._remake, finding, newest))
+        hints = self.verification.of(*_HINTS)
         for finding in hints:
             self._do(finding, "names the newest checkpoint", self._point_hint)
 
     def _can_be_remade(self, finding: Finding, newest: int) -> bool:
         version = finding.version
-        return version is not None and self.found.first_version <= version <= newest
+        return version is not None and self.verification.first_version <= version <= newest
 
     def _remake(self, finding: Finding, newest: int) -> None:
         version = finding.version if finding.version is not None else newest
-        # First another one that readers can use: they may have nothing else to begin with.
+        # Another one first: readers may need a checkpoint to begin with.
         other = newest if version != newest else newest - 1
-        if other not in self.found.checkpoints and other >= self.found.first_version:
+        if other not in self.verification.checkpoints and other >= self.verification.first_version:
             write_checkpoint(self.store, self.storage, self.table, other)
         keys = self._files_of(finding)
         if hinted_version(self.storage) == version:
@@ -315,7 +314,7 @@ class _Work:
         write_checkpoint(self.store, self.storage, self.table, version)
 
     def _files_of(self, finding: Finding) -> list[str]:
-        """The files of the checkpoint that a finding names by its first one."""
+        """The files of the checkpoint whose first file a finding names."""
         objects = list(self.storage.list(LOG))
         for checkpoint in sort_log(objects).checkpoints.get(finding.version or 0, []):
             if checkpoint.files[0].key == finding.key:
@@ -323,7 +322,7 @@ class _Work:
         return [info.key for info in objects if info.key == finding.key]
 
     def _point_hint(self, *, without: Iterable[str] = ()) -> None:
-        """Let `_last_checkpoint` name the newest checkpoint that can be read, or go."""
+        """Write `_last_checkpoint` for the newest valid checkpoint, or delete it."""
         gone = set(without)
         objects = {i.key: i for i in self.storage.list(LOG) if i.key not in gone}
         sizes = {key: info.size for key, info in objects.items()}

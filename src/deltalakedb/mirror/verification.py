@@ -32,7 +32,7 @@ class Kind(StrEnum):
     CHECKPOINT_DIFFERS = "checkpoint differs"
     """A checkpoint has another state than the catalog at its version."""
     UNFINISHED_CHECKPOINT = "unfinished checkpoint"
-    """Some parts of a checkpoint are missing; readers ignore the others."""
+    """Parts of a checkpoint are missing; readers ignore the others."""
     LOST_HINT = "lost hint"
     """`_last_checkpoint` names a missing checkpoint; most readers fail."""
     DAMAGED_HINT = "damaged hint"
@@ -40,7 +40,7 @@ class Kind(StrEnum):
     CHECKSUM_DIFFERS = "checksum differs"
     """A version checksum (`.crc`) is damaged, or differs from the catalog."""
     ORPHAN_CHECKSUM = "orphan checksum"
-    """A version checksum beyond the newest commit; some readers cannot open the table."""
+    """A version checksum beyond the newest commit; not every reader can open the table."""
     COMPACTION_DIFFERS = "compaction differs"
     """A log compaction file differs from its commits."""
     CATALOG_CONTRADICTION = "catalog contradicts itself"
@@ -124,14 +124,14 @@ class Verification:
 class Findings:
     """A collector: counts all findings, and keeps the first thousand."""
 
-    kept: list[Finding] = field(default_factory=list)
+    listed: list[Finding] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, kind: Kind, version: int | None, key: str | None, what: str) -> None:
         """Add a difference."""
         self.counts[str(kind)] = self.counts.get(str(kind), 0) + 1
-        if len(self.kept) < _MAX_FINDINGS:
-            self.kept.append(Finding(kind, version, key, what))
+        if len(self.listed) < _MAX_FINDINGS:
+            self.listed.append(Finding(kind, version, key, what))
 
     def has(self, kinds: Iterable[Kind]) -> bool:
         """Whether there is one of these kinds."""

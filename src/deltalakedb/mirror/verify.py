@@ -40,7 +40,7 @@ from deltalakedb.deltalog.differences import (
     unexpected_files,
 )
 from deltalakedb.deltalog.fetch import Spool
-from deltalakedb.deltalog.hint import parse_hint
+from deltalakedb.deltalog.last_checkpoint import parse_hint
 from deltalakedb.deltalog.listing import (
     Checkpoint,
     HistoryPlan,
@@ -75,7 +75,7 @@ from deltalakedb.store.versions import app_transactions, domain_metadata
 from deltalakedb.telemetry import span
 
 if TYPE_CHECKING:
-    from deltalakedb.deltalog.hint import LastCheckpoint
+    from deltalakedb.deltalog.last_checkpoint import LastCheckpoint
     from deltalakedb.storage import ObjectInfo, Storage
     from deltalakedb.store import Store, TableRecord
 
@@ -161,7 +161,7 @@ class _Check:
             files=self.files,
             checkpoints=tuple(self.good),
             counts=self.findings.counts,
-            findings=tuple(self.findings.kept),
+            findings=tuple(self.findings.listed),
         )
 
     # --- the newest state -----------------------------------------------------------------
@@ -371,7 +371,7 @@ class _Check:
     ) -> Iterable[str]:
         try:
             document: dict[str, Any] = loads(data)
-            # Older writers omit some fields.
+            # Older writers omit fields.
             protocol, metadata = (
                 from_dict({name: document[key]}) if key in document else None
                 for name, key in (("protocol", "protocol"), ("metaData", "metadata"))

@@ -114,19 +114,19 @@ class Worker:
         the outcome LEASED.
         """
         now = self._store.clock.now_ms()
-        found = [item.table_id for item in self._find_work() if not item.drifted]
-        found += [table_id for table_id in self._find_overdue_upkeep(now) if table_id not in found]
+        due = [item.table_id for item in self._find_work() if not item.drifted]
+        due += [table_id for table_id in self._find_overdue_upkeep(now) if table_id not in due]
         if only is not None:
-            found = [table_id for table_id in found if table_id == only]
-        if not found:
+            due = [table_id for table_id in due if table_id == only]
+        if not due:
             return []
 
         def publish(table_id: str) -> Published | None:
             done = self._run_table(self._new_table_worker().run_once, table_id)
             return self._leased(table_id) if done is None else done
 
-        with ThreadPoolExecutor(min(self._concurrency, len(found))) as pool:
-            done = list(pool.map(publish, found))
+        with ThreadPoolExecutor(min(self._concurrency, len(due))) as pool:
+            done = list(pool.map(publish, due))
         return [published for published in done if published is not None]
 
     def _leased(self, table_id: str) -> Published | None:
@@ -346,10 +346,10 @@ class TableWorker:
         table = self._table(table_id)
         total: Published | None = None
         while table is not None:
-            found = self._with_lease(table, partial(self._publish, table))
-            if found is None:
+            round_result = self._with_lease(table, partial(self._publish, table))
+            if round_result is None:
                 break
-            total = _sum(total, found)
+            total = _sum(total, round_result)
             if total.outcome is not Outcome.CAUGHT_UP or not self._go_on():
                 break
             if not self._has_more(table):

@@ -1,4 +1,4 @@
-"""Changes of a table itself (its properties, columns, protocol, name) as changes to commit."""
+"""Changes of a table itself (its properties, columns, protocol, name) as commits."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def create(
         actions=(protocol, metadata, *clustering),
         operation=Operation(
             "CREATE TABLE",
-            parameters={
+            {
                 "isManaged": "false",
                 "description": description,
                 "partitionBy": dumps(list(partition_by)),
@@ -111,9 +111,9 @@ def create(
 
 
 def refuse_delta_log(location: str) -> None:
-    """Refuse a folder that holds a Delta table; object stores are not asked, they may be slow.
+    """Refuse a folder that holds a Delta table.
 
-    There the first publication finds out, and reports it.
+    Object stores may be slow and are not asked: there the first publication detects it.
     """
     folder = local_path(location)
     log = None if folder is None else folder / "_delta_log"
@@ -128,9 +128,9 @@ def refuse_delta_log(location: str) -> None:
 
 def new_configuration(properties: Mapping[str, str] | None) -> dict[str, str]:
     """The properties of a new table: in-commit timestamps are on unless they say otherwise."""
-    given = as_text({} if properties is None else properties)
-    check_properties(given)
-    return with_row_columns({_ICT: "true", **given})
+    texts = as_text({} if properties is None else properties)
+    check_properties(texts)
+    return with_row_columns({_ICT: "true", **texts})
 
 
 def check_constraints(
@@ -138,7 +138,7 @@ def check_constraints(
 ) -> None:
     """Refuse CHECK constraints that are no conditions on these columns: no row could be written.
 
-    What only Spark can evaluate is taken.
+    A condition that only Spark can evaluate is accepted.
     """
     for name, text in TableProperties(configuration).constraints.items():
         try:
@@ -155,7 +155,7 @@ def check_constraints(
 
 
 def with_row_columns(configuration: Mapping[str, str]) -> dict[str, str]:
-    """The same, with names for the columns in which engines keep ids of rows that they rewrite."""
+    """Add names for the columns in which engines keep the ids of rewritten rows."""
     if not TableProperties(configuration).enable_row_tracking:
         return dict(configuration)
     names = {name: f"{prefix}-{uuid.uuid4()}" for name, prefix in ROW_COLUMNS.items()}
@@ -189,16 +189,16 @@ def set_properties(
 ) -> Commit:
     """Properties set or replaced; the protocol is upgraded where one of them needs it.
 
-    `domains` are the metadata domains of the table, asked for where they matter. `verified` says
-    that all rows of `base` fulfil its CHECK constraints.
+    `domains` returns the metadata domains of the table. With `verified`, all rows of `base` fulfil
+    its CHECK constraints.
     """
-    given = as_text(properties)
-    _check_some(given, "property to set", "Pass names and values, e.g. {'owner': 'me'}")
-    check_properties(given)
-    configuration: Mapping[str, str] = with_row_columns({**base.metadata.configuration, **given})
+    changed = as_text(properties)
+    _require_any(changed, "property to set", "Pass names and values, e.g. {'owner': 'me'}")
+    check_properties(changed)
+    configuration: Mapping[str, str] = with_row_columns({**base.metadata.configuration, **changed})
     metadata = replace(base.metadata, configuration=configuration)
-    check_constraints(given, metadata.schema, metadata.partition_columns)
-    if given.keys() & _STATISTICS:
+    check_constraints(changed, metadata.schema, metadata.partition_columns)
+    if changed.keys() & _STATISTICS:
         check_still_covered(metadata, domains())
     before, after = TableProperties(base.metadata.configuration), TableProperties(configuration)
     tracks = after.enable_row_tracking and not before.enable_row_tracking
@@ -206,12 +206,12 @@ def set_properties(
         raise CommitRejectedError(
             f"Row tracking cannot be switched on for table {table.name!r}",
             rule="row-tracking",
-            why=f"Its {base.counts.live_files} files have no row ids, and giving them out "
+            why=f"Its {base.counts.live_files} files have no row ids, and assigning them "
             "afterwards is not supported",
             fix="Switch it on while the table is empty, e.g. in create_table",
         )
     if before.column_mapping_mode == "none":
-        # Columns that files have already keep their names in them.
+        # Existing files have their columns by these names.
         schema, configuration = _mapped(
             base.metadata.schema, configuration, new_name=lambda field: field.name
         )
@@ -223,15 +223,10 @@ def set_properties(
         table=table,
         base=base,
         actions=_with_protocol(base, metadata),
-        operation=Operation(
-            "SET TBLPROPERTIES",
-            parameters={"properties": dumps(given)},
-        ),
-        # Files that others add meanwhile would have no row ids, or rows that nobody has checked.
+        operation=Operation("SET TBLPROPERTIES", {"properties": dumps(changed)}),
+        # Files that others add meanwhile would have no row ids, or unchecked rows.
         read=ReadSet(whole_table=tracks or verified),
-        guarantees=Guarantees(
-            enforced=frozenset({"checkConstraints"} if verified else ()),
-        ),
+        guarantees=Guarantees(frozenset({"checkConstraints"} if verified else ())),
     )
 
 
@@ -241,7 +236,7 @@ def unset_properties(
     """Properties removed."""
     fix = "Pass a list of names, e.g. ['owner']"
     wanted = list(dict.fromkeys(require_texts("names", names, fix=fix)))
-    _check_some(wanted, "property to unset", fix)
+    _require_any(wanted, "property to unset", fix)
     configuration = dict(base.metadata.configuration)
     for name in wanted:
         if name not in configuration and not if_exists:
@@ -255,8 +250,7 @@ def unset_properties(
         base=base,
         actions=(replace(base.metadata, configuration=configuration),),
         operation=Operation(
-            "UNSET TBLPROPERTIES",
-            parameters={"properties": dumps(wanted), "ifExists": if_exists},
+            "UNSET TBLPROPERTIES", {"properties": dumps(wanted), "ifExists": if_exists}
         ),
     )
 
@@ -264,7 +258,7 @@ def unset_properties(
 def add_columns(table: TableRecord, base: TableState, columns: Any) -> Commit:
     """Columns added at the end; they must allow null, because existing files lack them."""
     added = schema_from_any(columns).fields
-    _check_some(added, "column to add", "Pass a schema of the new columns")
+    _require_any(added, "column to add", "Pass a schema of the new columns")
     schema = base.metadata.schema
     for field in added:
         if not field.nullable:
@@ -287,16 +281,13 @@ def add_columns(table: TableRecord, base: TableState, columns: Any) -> Commit:
     metadata = replace(
         base.metadata, schema_string=schema_to_json(after), configuration=configuration
     )
-    shown = [
-        {"column": field} for field in loads(schema_to_json(StructType(tuple(added))))["fields"]
-    ]
+    fields = loads(schema_to_json(StructType(tuple(added))))["fields"]
     return Commit(
         table=table,
         base=base,
         actions=_with_protocol(base, metadata),
         operation=Operation(
-            "ADD COLUMNS",
-            parameters={"columns": dumps(shown)},
+            "ADD COLUMNS", {"columns": dumps([{"column": field} for field in fields])}
         ),
     )
 
@@ -325,13 +316,13 @@ def _widened(struct: StructType, other: StructType) -> StructType:
 
 
 def _added(field: StructField) -> StructField:
-    """A field as a table gets it from rows; what Delta keeps with it belongs to another table."""
+    """A field of rows as a new column, without Delta's own metadata, which is of another table."""
     own = {key: value for key, value in field.metadata.items() if not key.startswith("delta.")}
     return StructField(field.name, _loose(field.type), metadata=own)
 
 
 def _loose(kind: DataType) -> DataType:
-    """The type with nulls allowed everywhere: rows at hand do not speak for those to come."""
+    """The type with nulls allowed everywhere: later rows may have them."""
     if isinstance(kind, StructType):
         return replace(kind, fields=tuple(map(_added, kind.fields)))
     if isinstance(kind, ArrayType):
@@ -355,14 +346,14 @@ def _widened_type(kind: DataType, other: DataType) -> DataType:
 def replace_columns(
     base: TableState, columns: Any, partition_by: Sequence[str] | None = None
 ) -> tuple[Action, ...]:
-    """The columns of a table replaced by others; whoever commits it replaces all files too.
+    """The columns of a table replaced by others; the commit has to replace all files too.
 
-    Partition columns stay unless others are given: they have to be among the new columns. Nulls are
-    allowed everywhere, whatever the rows at hand have.
+    Partition columns stay unless `partition_by` names others. They have to be among the new
+    columns. Nulls are allowed everywhere.
     """
     schema = with_nulls(schema_from_any(columns))
-    kept = base.metadata.partition_columns
-    partitions = kept if partition_by is None else _spelled(partition_by, schema)
+    before = base.metadata.partition_columns
+    partitions = before if partition_by is None else _spelled(partition_by, schema)
     missing = [name for name in partitions if schema.get(name) is None]
     if missing:
         raise CommitRejectedError(
@@ -378,20 +369,20 @@ def replace_columns(
         partition_columns=partitions,
         configuration=configuration,
     )
-    if after == base.metadata.schema and partitions == kept:
+    if after == base.metadata.schema and partitions == before:
         return ()
     return _with_protocol(base, metadata)
 
 
 def _spelled(names: Sequence[str], schema: StructType) -> tuple[str, ...]:
-    """Names of columns as the schema has them; case makes no difference."""
+    """Names of columns in the case of the schema."""
     return tuple(name if (f := schema.get(name)) is None else f.name for name in names)
 
 
 def cluster_by(
     table: TableRecord, base: TableState, columns: Sequence[str], domains: Mapping[str, str]
 ) -> Commit:
-    """A table clustered by other columns from now on; by none, if there are none."""
+    """Other clustering columns, or none."""
     domain = clustering_domain(base.metadata, columns)
     before = clustering_paths(base.metadata, domains) or []
     actions: list[Action] = [domain]
@@ -403,7 +394,7 @@ def cluster_by(
         actions=tuple(actions),
         operation=Operation(
             "CLUSTER BY",
-            parameters={
+            {
                 "oldClusteringColumns": ",".join(map(dotted, before)),
                 "newClusteringColumns": ",".join(columns),
             },
@@ -414,25 +405,19 @@ def cluster_by(
 def upgrade_protocol(table: TableRecord, base: TableState, features: Iterable[str]) -> Commit:
     """Table features added to the protocol; those that it has already stay."""
     wanted = list(features)
-    _check_some(wanted, "feature to add", "Name one, e.g. 'deletionVectors'")
+    _require_any(wanted, "feature to add", "Name one, e.g. 'deletionVectors'")
     protocol = upgrade(base.protocol, wanted)
+    fields = {
+        "minReaderVersion": protocol.min_reader_version,
+        "minWriterVersion": protocol.min_writer_version,
+        "readerFeatures": list(protocol.reader_features or ()),
+        "writerFeatures": list(protocol.writer_features or ()),
+    }
     return Commit(
         table=table,
         base=base,
         actions=(protocol,),
-        operation=Operation(
-            "UPGRADE PROTOCOL",
-            parameters={
-                "newProtocol": dumps(
-                    {
-                        "minReaderVersion": protocol.min_reader_version,
-                        "minWriterVersion": protocol.min_writer_version,
-                        "readerFeatures": list(protocol.reader_features or ()),
-                        "writerFeatures": list(protocol.writer_features or ()),
-                    }
-                )
-            },
-        ),
+        operation=Operation("UPGRADE PROTOCOL", {"newProtocol": dumps(fields)}),
     )
 
 
@@ -445,16 +430,13 @@ def rename(table: TableRecord, base: TableState, name: str) -> Commit:
         table=table,
         base=base,
         actions=(replace(base.metadata, name=name),),
-        operation=Operation(
-            "RENAME TABLE",
-            parameters={"from": table.name, "to": name},
-        ),
+        operation=Operation("RENAME TABLE", {"from": table.name, "to": name}),
         renames_to=name,
     )
 
 
 def check_name(name: object) -> None:
-    """A name is any text that is not blank, without control characters."""
+    """Refuse a name that is blank, or has control characters or spaces around it."""
     if (
         not isinstance(name, str)
         or not name.strip()
@@ -468,9 +450,9 @@ def check_name(name: object) -> None:
         )
 
 
-def _check_some(given: Collection[object], what: str, fix: str) -> None:
-    """A change of nothing is a slip: it would be a version like the one before."""
-    if not given:
+def _require_any(items: Collection[object], what: str, fix: str) -> None:
+    """Refuse a change of nothing, which would be a version like the one before."""
+    if not items:
         raise ConfigurationError(f"There is no {what}", fix=fix)
 
 
@@ -484,7 +466,7 @@ def _mapped(
     properties = TableProperties(configuration)
     if properties.column_mapping_mode == "none":
         return schema, configuration
-    # Stands for columns that are gone: their ids must not be given out again.
+    # Represents dropped columns, whose ids must not be used again.
     gone = StructField(
         "", LONG, metadata={COLUMN_ID: properties.column_mapping_max_id, PHYSICAL_NAME: ""}
     )
@@ -493,7 +475,7 @@ def _mapped(
 
 
 def _random_name(_: StructField) -> str:
-    """A name in files that no later column can collide with."""
+    """A unique name for a column in files."""
     return f"col-{uuid.uuid4()}"
 
 
@@ -512,7 +494,7 @@ def mapped_columns(schema: Any, configuration: Mapping[str, str]) -> tuple[str, 
 
 
 def as_text(properties: object) -> dict[str, str]:
-    """Table properties as they are kept."""
+    """Table properties as text."""
     if not isinstance(properties, Mapping) or not all(
         isinstance(k, str) and k.strip() and isinstance(v, (str, bool, int, float))
         for k, v in properties.items()

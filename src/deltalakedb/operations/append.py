@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 _GENERATION: Final = "delta.generationExpression"
 _ELSEWHERE: Final = "Write it with Delta on Spark, and adopt what that has committed"
-_MADE_BY_WRITERS: Final = {
+_COMPUTED_BY_WRITERS: Final = {
     _GENERATION: "Write a DataFrame of Spark: table.append(frame), or DeltaTable",
     "delta.identity.start": _ELSEWHERE,
     "CURRENT_DEFAULT": _ELSEWHERE,
@@ -58,7 +58,7 @@ _MADE_BY_WRITERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Which rows of a table a write replaces: those that match a row that is written.
+    """The rows of a table that a write replaces: those that match a new row.
 
     They have equal values in all columns of `using`, where null equals nothing; or the condition
     `on` holds for both. It names columns of the table by the `alias`, if there is one.
@@ -70,7 +70,7 @@ class Matching:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """What the history of the table says of it, as Delta has it."""
+        """Delta's operation parameters for it."""
         if self.on is not None:
             return {"replaceOnCond": self.on}
         return {"replaceUsingCols": f"({', '.join(self.using)})"}
@@ -78,10 +78,10 @@ class Matching:
 
 @dataclass(frozen=True, slots=True)
 class RowPlan:
-    """How rows will be written: the plan for their files, and what makes the table fit for them.
+    """How rows will be written: the plan for their files, and the actions that change the table.
 
-    Made before any row is looked at, from the columns of the rows and the version of the table in
-    `base`. Times in `where` that name no zone are in `zone`.
+    It follows from the columns of the rows and the version of the table in `base`; no row is read.
+    Times in `where` without a zone are in `zone`.
     """
 
     table: TableRecord
@@ -96,7 +96,7 @@ class RowPlan:
 
     @property
     def metadata(self) -> Metadata:
-        """That of the table once the rows are in it."""
+        """The metadata of the table after the write."""
         return self.stage.metadata
 
     def undo(self, adds: Iterable[AddFile | CdcFile]) -> None:
@@ -142,7 +142,7 @@ def plan_rows(
     target_bytes: int | None = None,
     generates: bool = False,
 ) -> RowPlan:
-    """Plan a write of rows with these columns; `generates` says that it computes generated ones."""
+    """Plan a write of rows with these columns; with `generates` it computes generated ones."""
     if partition_by is not None:
         partition_by = require_texts("partition_by", partition_by)
     if partition_by is not None and not overwrite_schema:
@@ -244,7 +244,7 @@ def create_as(
     return commit.with_note(user_metadata).with_app_txn(app_txn, now)
 
 
-# --- the rows that come -------------------------------------------------------------------
+# --- new rows -----------------------------------------------------------------------------
 
 
 def _fitted(
@@ -255,44 +255,44 @@ def _fitted(
     overwrite_schema: bool,
     partition_by: Sequence[str] | None = None,
 ) -> tuple[tuple[Action, ...], Metadata]:
-    """The actions that make a table fit for columns, and its metadata then."""
+    """The actions that change the columns of a table for new rows, and its metadata then."""
     control: tuple[Action, ...] = ()
     if overwrite_schema:
         control = replace_columns(base, schema, partition_by)
     elif merge_schema:
         control = widen_columns(base, _perhaps_new(schema, base.metadata.schema))
-    found = [action for action in control if isinstance(action, Metadata)]
-    return (control, found[0]) if found else ((), base.metadata)
+    changed = [action for action in control if isinstance(action, Metadata)]
+    return (control, changed[0]) if changed else ((), base.metadata)
 
 
 def _perhaps_new(schema: pa.Schema, known: StructType) -> StructType:
-    """The columns that a table lacks, and those that may have fields inside which it lacks."""
+    """The columns that a table lacks, and nested ones in which it may lack fields."""
     import pyarrow as pa
 
-    found = list(
+    fields = list(
         schema_from_any(pa.schema([f for f in schema if known.get(f.name) is None])).fields
     )
     for column in schema:
         if known.get(column.name) is not None and pa.types.is_nested(column.type):
             try:
-                found += schema_from_any(pa.schema([column])).fields
+                fields += schema_from_any(pa.schema([column])).fields
             except InvalidSchemaError:
-                # Values may fit nevertheless, or it will be said of them why they do not.
+                # The values may fit nevertheless; staging reports those that do not.
                 continue
-    return StructType(tuple(found))
+    return StructType(tuple(fields))
 
 
 def check_generated(table: TableRecord, metadata: Metadata, *, generates: bool = False) -> None:
-    """Refuse tables some of whose columns have values that the writer would have to make.
+    """Refuse tables with columns whose values the writer would have to compute.
 
     A writer that `generates` evaluates the expressions of generated columns.
     """
     for column in metadata.schema.fields:
-        for key, fix in _MADE_BY_WRITERS.items():
+        for key, fix in _COMPUTED_BY_WRITERS.items():
             if key in column.metadata and not (generates and key == _GENERATION):
                 raise UnsupportedFeatureError(
                     f"Rows of table {table.name!r} cannot be written here",
-                    why=f"Column {column.name!r} has {key}, and its values would have to be made",
+                    why=f"Column {column.name!r} has {key}, and its values have to be computed",
                     fix=fix,
                 )
 
@@ -304,7 +304,7 @@ def stage_plan(
     target_bytes: int | None,
     conditions: Mapping[str, str] | None = None,
 ) -> StagePlan:
-    """How files of a table are written."""
+    """The plan for new files of a table."""
     plan = StagePlan(
         table.name, table.location, metadata, dict(storage_options), conditions=conditions or {}
     )
@@ -325,7 +325,7 @@ def unstage(plan: StagePlan, adds: Iterable[AddFile | CdcFile]) -> None:
 
 
 def chosen_files(files: pa.Table, test: PartitionTest) -> pa.Table:
-    """Those of listed files whose partition values pass a test; it is asked once for each."""
+    """The listed files whose partition values pass a test."""
     import pyarrow as pa
 
     known: dict[str, bool] = {}
@@ -343,14 +343,14 @@ def rows_of_files(files: pa.Table) -> list[dict[str, Any]]:
 
 
 def records_known(row: Mapping[str, Any]) -> int | None:
-    """How many rows a listed file has, deleted ones too; None where its statistics do not say."""
+    """The number of rows of a listed file, deleted ones too; None where it is unknown."""
     stats = None if row["stats"] is None else json.loads(row["stats"])
     known = None if stats is None else stats.get("numRecords")
     return None if known is None else int(known)
 
 
 def live_rows(row: Mapping[str, Any]) -> int | None:
-    """How many rows a listed file shows; None where its statistics do not say so."""
+    """The number of rows of a listed file that are not deleted; None where it is unknown."""
     known = records_known(row)
     if known is None:
         return None
@@ -359,7 +359,7 @@ def live_rows(row: Mapping[str, Any]) -> int | None:
 
 
 def all_live_rows(rows: Iterable[Mapping[str, Any]]) -> int | None:
-    """How many rows listed files show together; None where one of them does not say so."""
+    """The number of rows of listed files that are not deleted; None where one is unknown."""
     counts = [live_rows(row) for row in rows]
     return None if None in counts else sum(count for count in counts if count)
 
@@ -378,9 +378,9 @@ def remove_of(row: Mapping[str, Any], now: int, *, data_change: bool = True) -> 
         "baseRowId": row["base_row_id"],
         "defaultRowCommitVersion": row["default_row_commit_version"],
     }
-    made = from_dict({"remove": _present(known)})
-    assert isinstance(made, RemoveFile)  # noqa: S101 - that is what it says
-    return made
+    remove = from_dict({"remove": _present(known)})
+    assert isinstance(remove, RemoveFile)  # noqa: S101 - by its name
+    return remove
 
 
 def add_of(row: Mapping[str, Any]) -> AddFile:
@@ -398,9 +398,9 @@ def add_of(row: Mapping[str, Any]) -> AddFile:
         "defaultRowCommitVersion": row["default_row_commit_version"],
         "clusteringProvider": row["clustering_provider"],
     }
-    made = from_dict({"add": {**(_parsed(row["extra"]) or {}), **_present(known)}})
-    assert isinstance(made, AddFile)  # noqa: S101 - that is what it says
-    return made
+    add = from_dict({"add": {**(_parsed(row["extra"]) or {}), **_present(known)}})
+    assert isinstance(add, AddFile)  # noqa: S101 - by its name
+    return add
 
 
 def _parsed(text: str | None) -> Any:

@@ -1,9 +1,9 @@
-"""Shallow clones: a new table whose files are those of another one, where they lie.
+"""Shallow clones: a new table that shares the files of another one.
 
 No data is read or written. Columns, properties and protocol are those of the source at its version;
-history begins anew. What is committed to a clone later lies in its own folder, and the source never
-notices. The files of the source still belong to the source: a vacuum there deletes files that
-neither the source nor a clone in the same catalog needs; a vacuum of the clone never touches them.
+the history is new. Files of later commits lie in the clone's own folder. The shared files belong to
+the source: its vacuum deletes those that neither the source nor a clone in the same catalog needs;
+a vacuum of the clone never touches them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from deltalakedb.store import TableRecord
     from deltalakedb.transaction.commit import TableState
 
-# What these say is about the history of the source, which a clone does not have.
+# Properties of the source's history, which a clone does not have.
 _OF_HISTORY: Final = (
     "delta.inCommitTimestampEnablementVersion",
     "delta.inCommitTimestampEnablementTimestamp",
@@ -71,14 +71,8 @@ def clone(
         table=replace(record_of(metadata, protocol, location, now), allowed_roots=roots_of(source)),
         base=None,
         actions=(protocol, metadata, *actions),
-        operation=Operation(
-            "CLONE",
-            parameters=_parameters(source),
-            metrics=_metrics(source),
-        ),
-        guarantees=Guarantees(
-            enforced=frozenset(CONSTRAINT_RULES),
-        ),
+        operation=_operation(source),
+        guarantees=Guarantees(frozenset(CONSTRAINT_RULES)),
     )
 
 
@@ -89,7 +83,7 @@ def clone_into(
     *,
     properties: Mapping[str, str] | None = None,
 ) -> Commit:
-    """The commit that makes a shallow clone of a table that is there already, and empty."""
+    """The commit that turns an existing, empty table into a shallow clone."""
     if base.counts.live_files:
         raise TableExistsError(
             f"Table {table.name!r} cannot be replaced by a clone",
@@ -105,8 +99,8 @@ def clone_into(
         description=here.description,
         created_time=here.created_time,
     )
-    kept = {key: here.configuration[key] for key in _OF_HISTORY if key in here.configuration}
-    metadata = replace(metadata, configuration={**metadata.configuration, **kept})
+    own = {key: here.configuration[key] for key in _OF_HISTORY if key in here.configuration}
+    metadata = replace(metadata, configuration={**metadata.configuration, **own})
     needed = required_features(source.protocol) | required_features(protocol_for(metadata))
     protocol = upgrade(base.protocol, needed)
     control: list[Action] = [metadata] if protocol == base.protocol else [protocol, metadata]
@@ -114,39 +108,32 @@ def clone_into(
         table=table,
         base=base,
         actions=(*control, *_actions(source, metadata)),
-        operation=Operation(
-            "CLONE",
-            parameters=_parameters(source),
-            metrics=_metrics(source),
-        ),
+        operation=_operation(source),
         read=ReadSet(whole_table=True),
-        guarantees=Guarantees(
-            enforced=frozenset(CONSTRAINT_RULES),
-            replaces_all=True,
-        ),
+        guarantees=Guarantees(frozenset(CONSTRAINT_RULES), replaces_all=True),
     )
 
 
 def roots_of(source: Snapshot) -> tuple[str, ...]:
-    """Where the files of a clone lie: in its source, and wherever the source has files."""
+    """The locations of the files of a clone: its source, and where the source has files."""
     return tuple(dict.fromkeys((source.table.location, *source.table.allowed_roots)))
 
 
 def _cloned(source: Snapshot, properties: Mapping[str, str]) -> Metadata:
-    given = as_text(properties)
-    check_properties(given)
-    check_constraints(given, source.schema, source.partition_columns)
+    changed = as_text(properties)
+    check_properties(changed)
+    check_constraints(changed, source.schema, source.partition_columns)
     before = source.metadata.configuration
-    if given.get(_MAPPING, before.get(_MAPPING, "none")) != before.get(_MAPPING, "none"):
+    if changed.get(_MAPPING, before.get(_MAPPING, "none")) != before.get(_MAPPING, "none"):
         raise ConfigurationError(
             f"A clone of table {source.table.name!r} cannot have another {_MAPPING}",
             why="Its files are those of the source, with the names that columns have in them",
             fix="Leave the property out",
         )
-    # Ids that files keep of their rows are the source's; those of the clone begin anew.
+    # The row ids in files are those of the source.
     left = {*_OF_HISTORY, *ROW_COLUMNS}
-    kept = {key: value for key, value in before.items() if key not in left}
-    return replace(source.metadata, configuration=with_row_columns({**kept, **given}))
+    rest = {key: value for key, value in before.items() if key not in left}
+    return replace(source.metadata, configuration=with_row_columns({**rest, **changed}))
 
 
 def _actions(source: Snapshot, metadata: Metadata) -> list[Action]:
@@ -169,7 +156,7 @@ def _added(add: AddFile, location: str) -> AddFile:
         add,
         path=plain_uri(absolute_path(location, add.path)),
         deletion_vector=None if vector is None else _absolute_vector(vector, location),
-        # Rows of a clone are rows of another table: they get ids of their own.
+        # The rows of a clone get their own ids.
         base_row_id=None,
         default_row_commit_version=None,
     )
@@ -185,7 +172,7 @@ def _absolute_vector(vector: DeletionVectorDescriptor, location: str) -> Deletio
 
 
 def _check_apart(source: Snapshot, location: str) -> None:
-    """A table inside another one would lose its files to the other one's vacuum."""
+    """Refuse a table inside another one, whose vacuum would delete its files."""
     here, there = f"{location}/", f"{source.table.location}/"
     if here.startswith(there) or there.startswith(here):
         raise ConfigurationError(
@@ -196,15 +183,14 @@ def _check_apart(source: Snapshot, location: str) -> None:
         )
 
 
-def _parameters(source: Snapshot) -> dict[str, object]:
-    return {"source": source.table.name, "sourceVersion": source.version}
-
-
-def _metrics(source: Snapshot) -> dict[str, str]:
-    return {
-        "sourceTableSize": str(source.size_bytes),
-        "sourceNumOfFiles": str(source.num_files),
-        **dict.fromkeys(
-            ("numRemovedFiles", "numCopiedFiles", "removedFilesSize", "copiedFilesSize"), "0"
-        ),
-    }
+def _operation(source: Snapshot) -> Operation:
+    none = ("numRemovedFiles", "numCopiedFiles", "removedFilesSize", "copiedFilesSize")
+    return Operation(
+        "CLONE",
+        {"source": source.table.name, "sourceVersion": source.version},
+        {
+            "sourceTableSize": str(source.size_bytes),
+            "sourceNumOfFiles": str(source.num_files),
+            **dict.fromkeys(none, "0"),
+        },
+    )

@@ -1,11 +1,10 @@
 """Compaction: many small files of a partition become few large ones; no row changes.
 
-The plan comes from the catalog. Each bin of it is read and written by itself, with the same
-functions that read and stage rows everywhere else, so it runs in this process or wherever else it
-is sent. Files with deletion vectors are written anew without the rows that those hide.
+The plan comes from the catalog. Each bin of it is read and written by itself, in this process or in
+another one. Files with deletion vectors are rewritten without the deleted rows.
 
-A writer that changes one of these files meanwhile makes the commit fail, and nothing is lost. A
-writer that adds files is no conflict.
+A concurrent change of one of these files makes the commit fail, and nothing is lost. A concurrent
+append is no conflict.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _THREADS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Files that become one; all that it takes to do so, to be sent anywhere."""
+    """Files that become one; it can be pickled."""
 
     plan: StagePlan
     files: pa.Table
@@ -64,17 +63,17 @@ class Bin:
 
     @property
     def size(self) -> int:
-        """Bytes before."""
+        """The bytes of its files."""
         return sum(self.files["size_bytes"].to_pylist())
 
 
 Run: TypeAlias = Callable[[Sequence[Bin]], Iterable[list[AddFile]]]
-"""Compacts bins, somewhere; the new files of each."""
+"""Compacts bins; returns the new files of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """More of what a compaction did: sizes of files, bins, and what deletion vectors hid."""
+    """Details of a compaction: sizes of files, bins, deletion vectors and their rows."""
 
     added: tuple[int, ...] = ()
     removed: tuple[int, ...] = ()
@@ -85,7 +84,7 @@ class Details:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What a compaction did; `version` is None where there was nothing to do."""
+    """The result of a compaction; `version` is None where there was nothing to do."""
 
     table: str
     version: int | None
@@ -98,7 +97,7 @@ class Compaction:
     details: Details = field(default_factory=Details, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; without the details."""
+        """The values as JSON has them, without the details."""
         return {name: value for name, value in asdict(self).items() if name != "details"}
 
 
@@ -129,8 +128,8 @@ def compact(
     adds: list[AddFile] = []
     phases.begin("Rewriting files", main=True)
     try:
-        for done, made in enumerate((run or run_here)(bins), start=1):
-            adds += made
+        for done, files_of_bin in enumerate((run or run_here)(bins), start=1):
+            adds += files_of_bin
             phases(done, len(bins))
     except BaseException:
         unstage(bins[0].plan, adds)
@@ -191,7 +190,7 @@ def files_to_optimize(snapshot: Snapshot, where: str | None) -> pa.Table:
 
 
 def bin_of(snapshot: Snapshot, files: pa.Table, rows: list[dict[str, Any]], target: int) -> Bin:
-    """A bin of some of the listed files."""
+    """A bin of listed files."""
     import pyarrow as pa
 
     plan = stage_plan(
@@ -210,7 +209,7 @@ def bin_of(snapshot: Snapshot, files: pa.Table, rows: list[dict[str, Any]], targ
 
 
 def _bins(files: pa.Table, target: int) -> list[list[dict[str, Any]]]:
-    """Files of the same partition, as many as make a file of the target size; two at least."""
+    """Groups of files of the same partition up to the target size; at least two each."""
     by_partition: dict[str, list[dict[str, Any]]] = {}
     for row in rows_of_files(files):
         if row["size_bytes"] < target or _worth_it(row):
@@ -219,7 +218,7 @@ def _bins(files: pa.Table, target: int) -> list[list[dict[str, Any]]]:
     for _, rows in sorted(by_partition.items()):
         held: list[dict[str, Any]] = []
         size = 0
-        # By age, so that rows which came together stay together.
+        # By age, so that rows of one commit stay together.
         for row in sorted(rows, key=lambda r: (r["added_version"], r["path"])):
             if held and size + row["size_bytes"] > target:
                 bins.append(held)
@@ -231,7 +230,7 @@ def _bins(files: pa.Table, target: int) -> list[list[dict[str, Any]]]:
 
 
 def _worth_it(row: dict[str, Any]) -> bool:
-    """Whether a file by itself is better written anew: much of it is deleted."""
+    """Whether a file is worth a rewrite by itself: many of its rows are deleted."""
     if row["deletion_vector"] is None:
         return False
     records = (json.loads(row["stats"]) if row["stats"] else {}).get("numRecords")

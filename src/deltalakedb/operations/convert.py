@@ -1,8 +1,8 @@
-"""Plain Parquet files become a table, where they lie: no data is read but footers, none is written.
+"""Convert: Parquet files become a table in place; only their footers are read, no data is written.
 
 Every file below the location that is not hidden is one of the table. Partition values come from the
-names of directories (`day=2026-11-01`), columns and statistics from the footers. What does not fit
-together is told by file and column before anything is committed.
+names of directories (`day=2026-11-01`), columns and statistics from the footers. Files that do not
+fit together are an error, with the file and the column, before anything is committed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _SMALL: Final = (BYTE, SHORT, INTEGER)
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _DataFile:
     """A file, and the partition that its directories name."""
 
     info: ObjectInfo
@@ -89,17 +89,17 @@ def convert(
 ) -> Commit:
     """The commit that makes a table of the Parquet files at a location.
 
-    `partition_schema` has the partition columns with their types; times in directory names that
-    tell no zone are in `zone`.
+    `partition_schema` has the partition columns with their types. Times in directory names without
+    a zone are in `zone`.
     """
     partitions = () if partition_schema is None else schema_from_any(partition_schema).fields
     configuration = new_configuration(properties)
     phases = Phases(progress)
     phases.begin("Listing files")
-    found = _discover(storage, location, [field.name for field in partitions])
+    files = _discover(storage, location, [field.name for field in partitions])
     phases.begin("Reading footers", main=True)
-    footers = _footers(TableFiles(location, storage_options), found, phases)
-    schema = _with_partitions(_merged(found, footers), partitions)
+    footers = _footers(TableFiles(location, storage_options), files, phases)
+    schema = _with_partitions(_merged(files, footers), partitions)
     if "delta.columnMapping.mode" in configuration:
         raise ConfigurationError(
             f"The files at {location} cannot be converted to a table with column mapping",
@@ -126,7 +126,7 @@ def convert(
             data_change=True,
             stats=_stats(footer, covered),
         )
-        for file, footer in zip(found, footers, strict=True)
+        for file, footer in zip(files, footers, strict=True)
     ]
     protocol = protocol_for(metadata)
     return Commit(
@@ -149,8 +149,8 @@ def convert(
 # --- files --------------------------------------------------------------------------------
 
 
-def _discover(storage: Storage, location: str, partitions: list[str]) -> list[_Found]:
-    found = []
+def _discover(storage: Storage, location: str, partitions: list[str]) -> list[_DataFile]:
+    files = []
     for info in storage.list():
         if info.key.startswith("_delta_log/"):
             raise TableExistsError(
@@ -159,21 +159,21 @@ def _discover(storage: Storage, location: str, partitions: list[str]) -> list[_F
                 fix=f"Import it with its history: {Fix('lake.import_table', ...)}",
             )
         if not _is_hidden(info.key):
-            found.append(_Found(info, _directories(info.key)))
-    if not found:
+            files.append(_DataFile(info, _directories(info.key)))
+    if not files:
         raise DataFileMissingError(
-            f"There are no files at {location} to make a table of",
+            f"There are no files at {location} to convert to a table",
             why="Names that begin with a dot or an underscore do not count",
             fix=f"Check the location, or use {Fix('lake.create_table', ...)}",
         )
-    for file in found:
+    for file in files:
         _check_directories(file, location, partitions)
-    # Whatever order a store lists them in: the order of columns follows from it.
-    return sorted(found, key=lambda file: file.info.key)
+    # The order of columns follows from it, and must not depend on the store.
+    return sorted(files, key=lambda file: file.info.key)
 
 
 def _is_hidden(key: str) -> bool:
-    """As Spark has it: partition columns may begin with an underscore."""
+    """Whether Spark ignores a file; partition columns may begin with an underscore."""
     return any(
         name.startswith(".") or (name.startswith("_") and "=" not in name)
         for name in key.split("/")
@@ -185,14 +185,14 @@ def _directories(key: str) -> dict[str, str]:
     return {unquote(name): unquote(value) for name, _, value in pairs}
 
 
-def _check_directories(file: _Found, location: str, partitions: list[str]) -> None:
-    there = sorted(name.lower() for name in file.directories)
-    if there == sorted(name.lower() for name in partitions):
+def _check_directories(file: _DataFile, location: str, partitions: list[str]) -> None:
+    named = sorted(name.lower() for name in file.directories)
+    if named == sorted(name.lower() for name in partitions):
         return
-    shown = ", ".join(file.directories) or "none"
     raise SchemaMismatchError(
         f"The directories of {file.info.key} at {location} do not name the partition columns",
-        why=f"They name {shown}; expected: {', '.join(partitions) or 'none'}",
+        why=f"They name {', '.join(file.directories) or 'none'}; expected: "
+        f"{', '.join(partitions) or 'none'}",
         fix="List the partition columns and their types in "
         f"{Option('partition_schema')}, for example day as a date; the directories of every file "
         "have to name all of them",
@@ -200,12 +200,12 @@ def _check_directories(file: _Found, location: str, partitions: list[str]) -> No
 
 
 def _values(
-    file: _Found, partitions: Iterable[StructField], location: str, zone: tzinfo
+    file: _DataFile, partitions: Iterable[StructField], location: str, zone: tzinfo
 ) -> dict[str, str | None]:
-    given = {name.lower(): value for name, value in file.directories.items()}
+    texts = {name.lower(): value for name, value in file.directories.items()}
     values: dict[str, str | None] = {}
     for field in partitions:
-        text = given[field.name.lower()]
+        text = texts[field.name.lower()]
         try:
             value = (
                 None
@@ -226,34 +226,34 @@ def _values(
 # --- columns ------------------------------------------------------------------------------
 
 
-def _footers(files: TableFiles, found: list[_Found], phases: Phases) -> list[Footer]:
+def _footers(table: TableFiles, files: list[_DataFile], phases: Phases) -> list[Footer]:
     footers = []
     with Threads(_READERS) as pool:
-        for footer in pool.map(lambda file: read_footer(files, file.path), found):
+        for footer in pool.map(lambda file: read_footer(table, file.path), files):
             footers.append(footer)
-            phases(len(footers), len(found))
+            phases(len(footers), len(files))
     return footers
 
 
-def _merged(found: list[_Found], footers: list[Footer]) -> StructType:
+def _merged(files: list[_DataFile], footers: list[Footer]) -> StructType:
     """The columns of all files, those of the first one first.
 
-    Nulls are allowed everywhere: that one file has none says nothing of the others.
+    Nulls are allowed everywhere: any file may have them.
     """
     merged: StructType | None = None
     seen: set[str] = set()
-    for file, footer in zip(found, footers, strict=True):
-        shown = str(footer.schema)
-        if shown in seen:
+    for file, footer in zip(files, footers, strict=True):
+        text = str(footer.schema)
+        if text in seen:
             continue
-        seen.add(shown)
+        seen.add(text)
         try:
             merged = footer.schema if merged is None else _struct(merged, footer.schema, "")
         except InvalidSchemaError as error:
             raise SchemaMismatchError(
                 f"{file.info.key} does not fit the files before it: {error.what}",
                 why=error.why,
-                fix="Write that file anew with the types of the others, or move it elsewhere",
+                fix="Rewrite that file with the types of the others, or move it elsewhere",
             ) from None
     assert merged is not None  # noqa: S101 - there is a file
     return with_nulls(merged)
@@ -295,23 +295,23 @@ def _type(one: DataType, other: DataType, column: str) -> DataType:
     if one in _SMALL and other in _SMALL:
         return max(one, other, key=_SMALL.index)
     raise InvalidSchemaError(
-        f"column {column} is {_shown(other)} in it", why=f"The others have it as {_shown(one)}"
+        f"column {column} is {_text(other)} in it", why=f"The others have it as {_text(one)}"
     )
 
 
-def _shown(kind: DataType) -> str:
+def _text(kind: DataType) -> str:
     return str(kind)[:200]
 
 
 def _with_partitions(schema: StructType, partitions: Iterable[StructField]) -> StructType:
     """Partition columns that files have too stay at their place, others come last."""
-    given = {field.name.lower(): field for field in partitions}
-    fields = [given.pop(field.name.lower(), field) for field in schema.fields]
-    return StructType((*fields, *given.values()))
+    columns = {field.name.lower(): field for field in partitions}
+    fields = [columns.pop(field.name.lower(), field) for field in schema.fields]
+    return StructType((*fields, *columns.values()))
 
 
 def _stats(footer: Footer, covered: Covered) -> str:
-    found = Statistics(
+    stats = Statistics(
         num_records=footer.rows,
         min_values=footer.low,
         max_values=footer.high,
@@ -319,7 +319,7 @@ def _stats(footer: Footer, covered: Covered) -> str:
         tight_bounds=True,
     )
     return encode_stats(
-        found,
+        stats,
         covered.schema,
         columns=covered.columns,
         string_prefix_length=covered.prefix_length,

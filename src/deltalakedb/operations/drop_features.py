@@ -1,9 +1,9 @@
-"""The commit that makes a table ordinary: without table features that it does not use.
+"""The commit that drops table features which a table does not use.
 
-In-commit timestamps go: this catalog switches them on, and some writers, delta-rs among them,
-refuse tables that have them. Other features go where nothing of the table uses them: no property,
-no column, no metadata domain, no feature that stays. A feature that readers have to know always
-stays: older versions may use it, and their files and checkpoints are still there.
+In-commit timestamps are dropped: this catalog switches them on, and writers such as delta-rs refuse
+tables with them. Other features are dropped where nothing of the table uses them: no property, no
+column, no metadata domain, no remaining feature. Reader features always stay: older versions may
+use them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _DOMAINS: Final[Mapping[str, str]] = {
 
 
 def droppable(state: TableState, domains: Collection[str]) -> frozenset[str]:
-    """The features of a table that it can do without; `domains` are those that it has."""
+    """The unused features of a table with these metadata domains."""
     present = required_features(state.protocol)
     used = set(features_in_use(_without_timestamps(state.metadata)))
     used |= {feature for feature, domain in _DOMAINS.items() if domain in domains}
@@ -72,9 +72,9 @@ def droppable(state: TableState, domains: Collection[str]) -> frozenset[str]:
 
 
 def drop_features(table: TableRecord, state: TableState, domains: Collection[str]) -> Commit | None:
-    """The change that drops what the table can do without; None where there is nothing.
+    """The commit that drops all unused features; None where there are none.
 
-    It applies to exactly the version that was looked at: a later one may use a feature.
+    It applies to this version only: a later one may use a feature.
     """
     going = droppable(state, domains)
     return _dropping(table, state, going) if going else None
@@ -83,7 +83,7 @@ def drop_features(table: TableRecord, state: TableState, domains: Collection[str
 def drop_feature(
     table: TableRecord, state: TableState, domains: Collection[str], name: str
 ) -> Commit:
-    """The change that drops one feature, which nothing of the table may use."""
+    """The commit that drops one feature, which the table must not use."""
     feature = feature_name(name)
     if feature not in required_features(state.protocol):
         raise ConfigurationError(
@@ -114,21 +114,15 @@ def _dropping(table: TableRecord, state: TableState, going: frozenset[str]) -> C
         table=table,
         base=state,
         actions=tuple(actions),
-        operation=Operation(
-            "DROP FEATURE",
-            parameters={"featureName": dumps(sorted(going))},
-        ),
-        guarantees=Guarantees(
-            expected_version=state.version,
-            allow_feature_drop=True,
-        ),
+        operation=Operation("DROP FEATURE", {"featureName": dumps(sorted(going))}),
+        guarantees=Guarantees(expected_version=state.version, allow_feature_drop=True),
     )
 
 
 def _without_timestamps(metadata: Metadata) -> Metadata:
-    kept = {
+    rest = {
         name: value
         for name, value in metadata.configuration.items()
         if name not in _TIMESTAMP_PROPERTIES
     }
-    return replace(metadata, configuration=kept)
+    return replace(metadata, configuration=rest)

@@ -29,7 +29,7 @@ from deltalakedb.errors import (
     UnsupportedFeatureError,
 )
 from deltalakedb.mirror.checkpoint import write_checkpoint, write_checksum
-from deltalakedb.mirror.hints import hinted_version
+from deltalakedb.mirror.last_checkpoint import hinted_version
 from deltalakedb.mirror.lease import Lease, new_owner
 from deltalakedb.mirror.publish import Outcome, Publisher, Storages
 from deltalakedb.mirror.verification import Kind

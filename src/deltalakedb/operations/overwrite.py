@@ -1,9 +1,9 @@
-"""Rows take the place of others: which files go, what stays of them, and what was read for it.
+"""Overwrite: new rows replace others.
 
-All rows go, or those for a condition, or those of the partitions that the new rows are in, or those
-that match one of the new rows. New rows are staged first. What goes is found in the snapshot that
-the write was planned from, and the commit starts from there: whoever changes these rows meanwhile
-makes it fail.
+They replace all rows, those for a condition, those of the partitions of the new rows, or those that
+match one of the new rows. New rows are staged first. The replaced rows are those of the snapshot
+that the write was planned from; the commit is based on it, and fails after a concurrent change of
+these rows.
 """
 
 from __future__ import annotations
@@ -59,31 +59,31 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Going:
-    """What becomes of the files whose rows are replaced; `staged` are the keys of new files."""
+class Replaced:
+    """The files whose rows are replaced; `staged` are the keys of new files."""
 
     removes: list[RemoveFile]
     read: ReadSet
-    kept: list[AddFile] = field(default_factory=list)
-    """New files, with the rows that stay of removed ones."""
+    copied: list[AddFile] = field(default_factory=list)
+    """New files with the remaining rows of removed ones."""
     marked: list[AddFile] = field(default_factory=list)
-    """Files that stay, with more rows that their deletion vectors hide."""
+    """Files that stay, with new deletion vectors."""
     changes: list[CdcFile] = field(default_factory=list)
     deleted: int | None = None
-    """How many rows go; None where that is not known."""
+    """The number of replaced rows; None where it is unknown."""
     staged: tuple[str, ...] = ()
 
 
-Take: TypeAlias = Callable[[list[AddFile]], Going]
-"""Takes rows out of a table, once the files of the new rows are known."""
+Take: TypeAlias = Callable[[list[AddFile]], Replaced]
+"""Removes the replaced rows, with the files of the new rows as argument."""
 
 
 @runtime_checkable
 class Replaces(Protocol):
-    """A source of rows that has a way of its own to take out those whose place they take."""
+    """A source of rows that removes the replaced rows itself."""
 
     def replacing(self, snapshot: Snapshot, plan: RowPlan, now: int) -> Take | None:
-        """Refuse a condition that is wrong, before anything is written; None to do without."""
+        """Refuse an invalid condition before anything is written; None for the general way."""
         ...
 
 
@@ -102,9 +102,9 @@ def overwrite(
     matching: Matching | None = None,
     data_change: bool = True,
 ) -> Commit:
-    """Stage rows that replace all rows, or those for a condition; the commit that does so.
+    """Stage rows that replace all rows, or those for a condition; returns the commit.
 
-    Without `data_change` they are the same rows in other files: readers of changes see none.
+    Without `data_change` they are the same rows in other files, and no change for readers.
     """
     check_write(
         merge_schema=merge_schema,
@@ -134,7 +134,7 @@ def overwrite(
         check_rearranges(plan)
     take: Take | None = None
     if where is not None or matching is not None:
-        # What is wrong with the condition is told before anything is written.
+        # An invalid condition is refused before anything is written.
         if isinstance(source, Replaces):
             take = source.replacing(snapshot, plan, now)
         if take is None:
@@ -150,7 +150,7 @@ def overwrite(
 def check_overwrite(
     partition_columns: Sequence[str], *, where: Any, overwrite_schema: bool, dynamic: bool
 ) -> None:
-    """Refuse an overwrite that says in two ways which rows go, or keeps rows that cannot stay."""
+    """Refuse options that contradict each other."""
     if where is not None and (overwrite_schema or dynamic):
         raise ConfigurationError(
             "A condition cannot be combined with another schema or with partitions that the rows "
@@ -168,36 +168,38 @@ def check_overwrite(
 
 def check_rearranges(plan: RowPlan) -> None:
     """Refuse a write with dataChange=false that would do more than move rows to other files."""
-    what = None
+    reason = None
     if plan.matching is not None:
-        what = "rows that match new ones are replaced"
+        reason = "rows that match new ones are replaced"
     elif plan.control:
-        what = "the columns or partitions of the table would change"
+        reason = "the columns or partitions of the table would change"
     elif plan.where is not None:
         predicate = parse_where(
             plan.where, plan.metadata.schema, plan.metadata.partition_columns, strict=False
         )
         if not is_exact(predicate) or partition_test(predicate, plan.metadata) is None:
-            what = f"the condition {plan.where} is not about partitions alone"
-    if what is not None:
+            reason = f"the condition {plan.where} is not about partitions alone"
+    if reason is not None:
         raise ConfigurationError(
             f"Table {plan.stage.table!r} cannot be rewritten with dataChange=false",
-            why=f"That is for the same rows in other files, and {what}",
+            why=f"That is for the same rows in other files, and {reason}",
             fix="Leave dataChange out",
         )
 
 
-def _rearranged(plan: RowPlan, going: Going, adds: list[AddFile]) -> tuple[Going, list[AddFile]]:
-    """The same files, as those of a commit that changes no row; refused where their rows differ."""
+def _rearranged(
+    plan: RowPlan, replaced: Replaced, adds: list[AddFile]
+) -> tuple[Replaced, list[AddFile]]:
+    """The same files with dataChange=false; refused where the numbers of rows differ."""
     added = int(write_metrics(adds)["numOutputRows"])
-    if going.deleted is not None and going.deleted != added:
+    if replaced.deleted is not None and replaced.deleted != added:
         raise ConfigurationError(
             f"Table {plan.stage.table!r} cannot be rewritten with dataChange=false",
-            why=f"{going.deleted} rows would go and {added} come: these are not the same rows",
+            why=f"{replaced.deleted} rows would be replaced by {added}: they are not the same",
             fix="Leave dataChange out; or read the rows again, if others have been added since",
         )
-    removes = [replace(remove, data_change=False) for remove in going.removes]
-    return replace(going, removes=removes), [replace(add, data_change=False) for add in adds]
+    removes = [replace(remove, data_change=False) for remove in replaced.removes]
+    return replace(replaced, removes=removes), [replace(add, data_change=False) for add in adds]
 
 
 def overwritten(
@@ -210,58 +212,58 @@ def overwritten(
     take: Take | None = None,
     data_change: bool = True,
 ) -> Commit:
-    """The commit that puts staged rows in the place of others.
+    """The commit that replaces rows by staged ones.
 
-    Those are all rows, those for the plan's condition, or with `dynamic` all of the partitions
-    that the new rows are in.
+    It replaces all rows, those for the plan's condition, or with `dynamic` those of the partitions
+    of the new rows.
     """
     parameters = {
         "mode": "Overwrite",
         "partitionBy": dumps(list(plan.metadata.partition_columns)),
     }
     control = plan.control
-    going: Going | None = None
+    replaced: Replaced | None = None
     try:
-        going = _going(plan, adds, snapshot, now=now, dynamic=dynamic, take=take)
+        replaced = _replaced(plan, adds, snapshot, now=now, dynamic=dynamic, take=take)
         if not data_change:
-            going, adds = _rearranged(plan, going, adds)
+            replaced, adds = _rearranged(plan, replaced, adds)
         if plan.replaces_schema and snapshot.clustering_columns:
             domains = snapshot.domain_metadata
             control += reclustered(snapshot.metadata, plan.metadata, domains)
     except BaseException:
         plan.undo(adds)
-        if going is not None:
-            delete_leftovers(plan.stage.location, going.staged, plan.stage.storage_options)
+        if replaced is not None:
+            delete_leftovers(plan.stage.location, replaced.staged, plan.stage.storage_options)
         raise
-    removed = len(going.removes) - len(going.marked)
-    metrics = {**write_metrics([*going.kept, *adds]), "numRemovedFiles": str(removed)}
-    if going.deleted is not None and (plan.where is not None or plan.matching is not None):
-        metrics["numDeletedRows"] = str(going.deleted)
-        metrics["numCopiedRows"] = write_metrics(going.kept)["numOutputRows"]
-    if going.changes:
-        metrics["numAddedChangeFiles"] = str(len(going.changes))
-    if going.marked:
-        metrics["numDeletionVectorsAdded"] = str(len(going.marked))
+    removed = len(replaced.removes) - len(replaced.marked)
+    metrics = {**write_metrics([*replaced.copied, *adds]), "numRemovedFiles": str(removed)}
+    if replaced.deleted is not None and (plan.where is not None or plan.matching is not None):
+        metrics["numDeletedRows"] = str(replaced.deleted)
+        metrics["numCopiedRows"] = write_metrics(replaced.copied)["numOutputRows"]
+    if replaced.changes:
+        metrics["numAddedChangeFiles"] = str(len(replaced.changes))
+    if replaced.marked:
+        metrics["numDeletionVectorsAdded"] = str(len(replaced.marked))
     if plan.where is not None:
         parameters["predicate"] = dumps([plan.where])
     if plan.matching is not None:
         parameters |= plan.matching.parameters
     if dynamic:
         parameters["isDynamicPartitionOverwrite"] = "true"
-    # Files that stay have the schema of before.
-    replaces_all = plan.replaces_schema and len(going.removes) == snapshot.num_files
+    # Files that stay have the old schema.
+    replaces_all = plan.replaces_schema and len(replaced.removes) == snapshot.num_files
     return Commit(
         plan.table,
         plan.base,
-        (*control, *going.removes, *going.marked, *going.kept, *adds, *going.changes),
+        (*control, *replaced.removes, *replaced.marked, *replaced.copied, *adds, *replaced.changes),
         Operation("WRITE", parameters, metrics),
-        going.read,
+        replaced.read,
         Guarantees(plan.enforced, replaces_all=replaces_all),
-        staged=(*staged_keys(adds), *going.staged),
+        staged=(*staged_keys(adds), *replaced.staged),
     )
 
 
-def _going(
+def _replaced(
     plan: RowPlan,
     adds: list[AddFile],
     snapshot: Snapshot,
@@ -269,22 +271,22 @@ def _going(
     now: int,
     dynamic: bool,
     take: Take | None,
-) -> Going:
-    """What goes, and what was read for it."""
+) -> Replaced:
+    """The replaced files, and the read set."""
     if take is not None:
         return take(adds)
     _check_without_spark(plan)
     if dynamic and snapshot.partition_columns:
-        return _partitions_go(adds, snapshot, now)
+        return _partitions_replaced(adds, snapshot, now)
     if plan.where is None:
         rows = rows_of_files(snapshot.files(columns=COLUMNS))
         removes = [remove_of(row, now) for row in rows]
-        return Going(removes, ReadSet(whole_table=True), deleted=all_live_rows(rows))
-    return _rows_go(plan, adds, snapshot, now)
+        return Replaced(removes, ReadSet(whole_table=True), deleted=all_live_rows(rows))
+    return _rows_replaced(plan, adds, snapshot, now)
 
 
 def _check_without_spark(plan: RowPlan) -> None:
-    """Refuse a write whose rows only Spark can match with those of the table."""
+    """Refuse a match of rows, which only Spark can do."""
     if plan.matching is not None:
         raise ConfigurationError(
             f"Rows of table {plan.stage.table!r} that match the new ones cannot be replaced here",
@@ -296,8 +298,8 @@ def _check_without_spark(plan: RowPlan) -> None:
 # --- partitions ---------------------------------------------------------------------------
 
 
-def _partitions_go(adds: list[AddFile], snapshot: Snapshot, now: int) -> Going:
-    """The files of the partitions that new files are in, however a log writes their values."""
+def _partitions_replaced(adds: list[AddFile], snapshot: Snapshot, now: int) -> Replaced:
+    """The files of the partitions of new files, by value."""
     columns = [snapshot.schema.field(name) for name in snapshot.partition_columns]
 
     def values_of(values: Mapping[str, str | None]) -> tuple[Any, ...]:
@@ -313,7 +315,7 @@ def _partitions_go(adds: list[AddFile], snapshot: Snapshot, now: int) -> Going:
     )
     rows = rows_of_files(chosen_files(snapshot.files(where=among, columns=COLUMNS), in_them))
     read = ReadSet(partitions=in_them, files=frozenset(row["path"] for row in rows))
-    return Going([remove_of(row, now) for row in rows], read, deleted=all_live_rows(rows))
+    return Replaced([remove_of(row, now) for row in rows], read, deleted=all_live_rows(rows))
 
 
 def _comparable(column: StructField, text: str | None) -> Any:
@@ -323,16 +325,16 @@ def _comparable(column: StructField, text: str | None) -> Any:
 
 
 def _among(field: StructField, values: set[Any]) -> Predicate:
-    """That a partition column has one of the values, as far as the catalog can tell."""
+    """A predicate that a partition column has one of the values, or a weaker one."""
     column = Column((field.name,), (physical_name(field),), field.type, is_partition=True)
     known = values - {None}
-    some = one_of(column, known)
+    listed = one_of(column, known)
     if field.type in (FLOAT, DOUBLE) and not all(v != "NaN" and math.isfinite(v) for v in known):
         # Conditions name finite numbers only.
-        some = Null(column, negated=True)
+        listed = Null(column, negated=True)
     elif known and (field.type == BINARY or (field.type == BOOLEAN and len(known) > 1)):
-        some = Null(column, negated=True)
-    return disjunction([some, Null(column)] if None in values else [some])
+        listed = Null(column, negated=True)
+    return disjunction([listed, Null(column)] if None in values else [listed])
 
 
 # --- rows ---------------------------------------------------------------------------------
@@ -344,38 +346,38 @@ def _condition(plan: RowPlan) -> Predicate:
 
 
 def as_planned(snapshot: Snapshot, plan: RowPlan) -> Snapshot:
-    """The snapshot with the columns that the write adds, which are null in all its rows."""
+    """The snapshot with the columns that the write adds, as nulls."""
     return replace(snapshot, metadata=plan.metadata)
 
 
-def _rows_go(plan: RowPlan, adds: list[AddFile], snapshot: Snapshot, now: int) -> Going:
-    """The rows for a condition; what stays of their files is written anew, here."""
+def _rows_replaced(plan: RowPlan, adds: list[AddFile], snapshot: Snapshot, now: int) -> Replaced:
+    """The rows for a condition; the remaining rows of their files are copied to new files."""
     predicate = _condition(plan)
     snapshot = as_planned(snapshot, plan)
-    found = snapshot.files(where=predicate, columns=COLUMNS)
+    files = snapshot.files(where=predicate, columns=COLUMNS)
     test = partition_test(predicate, snapshot.metadata)
     if test is not None:
-        removed = rows_of_files(chosen_files(found, test))
+        removed = rows_of_files(chosen_files(files, test))
         read = ReadSet(partitions=test, files=frozenset(row["path"] for row in removed))
         removes = [remove_of(row, now) for row in removed]
-        return Going(removes, read, deleted=all_live_rows(removed))
-    rewriting = _Rewriting(snapshot, plan.stage, predicate)
+        return Replaced(removes, read, deleted=all_live_rows(removed))
+    rewrite = _Rewrite(snapshot, plan.stage, predicate)
     try:
-        for position, row in enumerate(rows_of_files(found)):
-            if rewriting.rewrite(found.slice(position, 1)):
-                rewriting.removes.append(remove_of(row, now))
-        changes = rewriting.told(adds)
+        for position, row in enumerate(rows_of_files(files)):
+            if rewrite.copy(files.slice(position, 1)):
+                rewrite.removes.append(remove_of(row, now))
+        changes = rewrite.change_data(adds)
     except BaseException:
-        rewriting.undo()
+        rewrite.undo()
         raise
-    kept = rewriting.kept
-    read = ReadSet(partitions=lambda _: True, files=frozenset(found["path"].to_pylist()))
-    staged = staged_keys([*kept, *changes])
-    return Going(rewriting.removes, read, kept=kept, changes=changes, staged=staged)
+    copied = rewrite.copied
+    read = ReadSet(partitions=lambda _: True, files=frozenset(files["path"].to_pylist()))
+    staged = staged_keys([*copied, *changes])
+    return Replaced(rewrite.removes, read, copied=copied, changes=changes, staged=staged)
 
 
-class _Rewriting:
-    """Files without some of their rows, one by one; of none more than a few batches is held."""
+class _Rewrite:
+    """Copies files one by one without the replaced rows; memory holds a few batches."""
 
     def __init__(self, snapshot: Snapshot, plan: StagePlan, predicate: Predicate) -> None:
         import pyarrow.compute as pc
@@ -388,18 +390,18 @@ class _Rewriting:
         self._row_tracking = properties.enable_row_tracking
         self._feed = ChangeData(plan) if properties.enable_change_data_feed else None
         self.removes: list[RemoveFile] = []
-        self.kept: list[AddFile] = []
+        self.copied: list[AddFile] = []
 
-    def rewrite(self, file: pa.Table) -> bool:
-        """Write the rows of a file that stay; False where all do."""
+    def copy(self, file: pa.Table) -> bool:
+        """Copy the remaining rows of a file; False where all remain."""
         rows = self._rows(file)
         if not rows.count_rows(filter=self._goes):
             return False
-        # The rows were checked when they came in.
+        # The rows were checked when they were written.
         rest = replace(self._plan, conditions={}, enforce=False)
-        kept = stage(rest, rows.to_batches(filter=self._stays))
-        self.kept += kept
-        if kept and self._row_tracking:
+        copied = stage(rest, rows.to_batches(filter=self._stays))
+        self.copied += copied
+        if copied and self._row_tracking:
             raise UnsupportedFeatureError(
                 f"Rows of table {self._plan.table!r} cannot be rewritten",
                 why="It tracks rows, and rows that move to another file would lose their ids",
@@ -410,19 +412,19 @@ class _Rewriting:
             self._feed.write(rows.to_batches(filter=self._goes), "delete")
         return True
 
-    def told(self, adds: list[AddFile]) -> list[CdcFile]:
-        """The change data; of whole files the log itself says what has changed."""
+    def change_data(self, adds: list[AddFile]) -> list[CdcFile]:
+        """The change data; none where only whole files are removed, which the log itself has."""
         if self._feed is None:
             return []
-        if not self.kept:
+        if not self.copied:
             self._feed.drop()
             return []
         self._feed.write(_staged_rows(self._plan, adds), "insert")
         return self._feed.finish()
 
     def undo(self) -> None:
-        """Delete what was written."""
-        unstage(self._plan, self.kept)
+        """Delete the new files."""
+        unstage(self._plan, self.copied)
         if self._feed is not None:
             self._feed.give_up()
 

@@ -1,7 +1,6 @@
-"""A table is replaced: other columns, partitions and properties, and none of its rows.
+"""Replace: a table gets other columns, partitions and properties, and loses its rows.
 
-It stays the table that it was: its id, name, location and history are kept, and so is its protocol,
-which never falls. Older versions can still be read and restored.
+Its id, name, location, history and protocol stay. Older versions can still be read and restored.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from deltalakedb.transaction.table_rules import CONSTRAINT_RULES
 if TYPE_CHECKING:
     from deltalakedb.snapshot import Snapshot
 
-# What readers of older versions depend on: when each was committed, and how columns are named.
-_KEPT: Final = (
+# Readers of older versions need them: times of commits, and names of columns.
+_OF_HISTORY: Final = (
     "delta.enableInCommitTimestamps",
     "delta.inCommitTimestampEnablementVersion",
     "delta.inCommitTimestampEnablementTimestamp",
@@ -49,20 +48,20 @@ def replacement(
     operation: str = "REPLACE TABLE",
     now: int,
 ) -> Commit:
-    """The commit that replaces a table as a snapshot has it.
+    """The commit that replaces the table of a snapshot.
 
-    Whoever changes the table meanwhile makes it fail.
+    It fails after any concurrent change of the table.
     """
     base = state_of(snapshot)
     partition_by = require_texts("partition_by", partition_by)
     cluster_by = require_names("cluster_by", cluster_by)
     optional_text("description", description)
-    given = as_text({} if properties is None else properties)
-    check_properties(given)
+    changed = as_text({} if properties is None else properties)
+    check_properties(changed)
     here = base.metadata
-    kept = {key: here.configuration[key] for key in _KEPT if key in here.configuration}
-    columns, configuration = mapped_columns(schema, {**kept, **given})
-    check_constraints(given, schema_from_json(columns), partition_by)
+    own = {key: here.configuration[key] for key in _OF_HISTORY if key in here.configuration}
+    columns, configuration = mapped_columns(schema, {**own, **changed})
+    check_constraints(changed, schema_from_json(columns), partition_by)
     metadata = replace(
         here,
         schema_string=columns,
@@ -94,9 +93,6 @@ def replacement(
             metrics={"numRemovedFiles": str(len(removes))},
         ),
         read=ReadSet(whole_table=True),
-        guarantees=Guarantees(
-            # There are no rows that could break a constraint.
-            enforced=frozenset(CONSTRAINT_RULES),
-            replaces_all=True,
-        ),
+        # There are no rows that could break a constraint.
+        guarantees=Guarantees(frozenset(CONSTRAINT_RULES), replaces_all=True),
     )

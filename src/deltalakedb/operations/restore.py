@@ -28,9 +28,10 @@ from deltalakedb.transaction.table_rules import CONSTRAINT_RULES
 if TYPE_CHECKING:
     from deltalakedb.snapshot import Snapshot
 
-_LOOKERS: Final = 16
+_THREADS: Final = 16
 _MARK: Final = "delta.identity.highWaterMark"
-_KEPT: Final = (
+# Properties of the history itself, which stay.
+_OF_HISTORY: Final = (
     "delta.enableInCommitTimestamps",
     "delta.inCommitTimestampEnablementVersion",
     "delta.inCommitTimestampEnablementTimestamp",
@@ -40,7 +41,7 @@ _KEPT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """What a restore did; `version` is the new one, or None where nothing had to change."""
+    """The result of a restore; `version` is the new one, None where nothing had to change."""
 
     table: str
     restored: int
@@ -53,7 +54,7 @@ class Restore:
     bytes: int
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The values as JSON has them."""
         return asdict(self)
 
 
@@ -105,10 +106,9 @@ def restore(
         },
     )
     guarantees = Guarantees(
-        # The rows were checked when they were first written, by the rules of that version, which
-        # are those that come back.
+        # The rows were checked when they were written, by the rules of that version.
         enforced=frozenset(CONSTRAINT_RULES),
-        # Files that stay were there then, too.
+        # Files that stay were in that version, too.
         replaces_all=True,
     )
     read = ReadSet(whole_table=True)
@@ -122,19 +122,19 @@ def _by_identity(snapshot: Snapshot) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def _restored(then: Metadata, now: Metadata) -> Metadata:
-    """The metadata of then, but for what must not go back: it says how history itself is kept."""
-    kept = {name: now.configuration[name] for name in _KEPT if name in now.configuration}
+    """The earlier metadata, with the properties of the history as they are now."""
+    own = {name: now.configuration[name] for name in _OF_HISTORY if name in now.configuration}
     schema = _with_marks(then.schema, now.schema)
     return replace(
         then,
         schema_string=then.schema_string if schema == then.schema else schema_to_json(schema),
-        configuration={**then.configuration, **kept},
+        configuration={**then.configuration, **own},
         name=now.name,
     )
 
 
 def _with_marks(then: StructType, now: StructType) -> StructType:
-    """Values that identity columns have given out since are not given out again."""
+    """The earlier schema with the newest high-water marks: identity values are not used again."""
     marks = {physical_name(field): field.metadata.get(_MARK) for field in now.fields}
 
     def merged(field: StructField) -> StructField:
@@ -150,7 +150,7 @@ def _with_marks(then: StructType, now: StructType) -> StructType:
 
 
 def _domains(now: Snapshot, then: Snapshot) -> list[Action]:
-    """The clustering of then; other domains say what is true of the whole history, or of others."""
+    """The earlier clustering; other domains are of the whole history, and stay."""
     if not now.clustering_columns and not then.clustering_columns:
         return []
     before, after = now.domain_metadata.get(CLUSTERING), then.domain_metadata.get(CLUSTERING)
@@ -160,15 +160,15 @@ def _domains(now: Snapshot, then: Snapshot) -> list[Action]:
 
 
 def _check_there(snapshot: Snapshot, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Look for the files that come back, and their deletion vectors: vacuum may have been there."""
+    """Refuse files that vacuum has deleted, or their deletion vectors."""
     places = FilePlaces(snapshot.table.location, snapshot.table.allowed_roots)
     wanted = list(dict.fromkeys(place for row in rows for place in _places(places, row)))
     stores = {
         root: open_storage(root, snapshot.storage_options) for root in {root for root, _ in wanted}
     }
-    with Threads(_LOOKERS) as pool:
-        found = list(pool.map(lambda place: stores[place[0]].head(place[1]) is not None, wanted))
-    missing = [key for (_, key), there in zip(wanted, found, strict=True) if not there]
+    with Threads(_THREADS) as pool:
+        infos = list(pool.map(lambda place: stores[place[0]].head(place[1]), wanted))
+    missing = [key for (_, key), info in zip(wanted, infos, strict=True) if info is None]
     if missing:
         raise DataFileMissingError(
             f"Table {snapshot.table.name!r} cannot be restored to version {snapshot.version}: "
@@ -179,7 +179,7 @@ def _check_there(snapshot: Snapshot, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _places(places: FilePlaces, row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Store and key of the objects that a listed file is made of; those of clones lie elsewhere."""
+    """Store and key of a listed file and of its deletion vector."""
     yield _place(places, row["path"])
     if row["deletion_vector"] is None:
         return

@@ -1,9 +1,8 @@
-"""Manifests of the files of a table, for readers that know Hive's symlink tables and no Delta log.
+"""Manifests for readers that support Hive's symlink tables and not the Delta log.
 
-One file `manifest` for each partition, below `_symlink_format_manifest` in the table's folder, with
-the full path of each data file of that partition in a line. It is right until the next commit: make
-it anew then. Whoever reads in this way sees neither deletion vectors nor mapped columns, so tables
-that have them are refused.
+Each partition has a file `manifest` below `_symlink_format_manifest` in the table's folder, with
+the full path of a data file in each line. It is valid until the next commit. Its readers support
+neither deletion vectors nor column mapping, so tables with them are refused.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _COLUMNS: Final = ("path", "partition_values", "deletion_vector")
 
 @dataclass(frozen=True, slots=True)
 class Manifests:
-    """What was written, and what was deleted: partitions that the table does not have any more."""
+    """The number of manifests written, and of those deleted with their partitions."""
 
     table: str
     version: int
@@ -37,7 +36,7 @@ class Manifests:
     deleted: int
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The values as JSON has them."""
         return asdict(self)
 
 
@@ -58,7 +57,7 @@ def _listed(snapshot: Snapshot) -> dict[str, list[str]]:
     name = snapshot.table.name
     if TableProperties(snapshot.properties).column_mapping_mode != "none":
         raise UnsupportedFeatureError(
-            f"No manifest can be made of table {name!r}",
+            f"No manifest can be written for table {name!r}",
             why="Its columns have other names in its files, which readers of manifests do not know",
             fix="Read it by its _delta_log, or copy the rows to a table without column mapping",
         )
@@ -67,9 +66,9 @@ def _listed(snapshot: Snapshot) -> dict[str, list[str]]:
     for row in snapshot.files(columns=_COLUMNS).to_pylist():
         if row["deletion_vector"] is not None:
             raise UnsupportedFeatureError(
-                f"No manifest can be made of table {name!r}",
+                f"No manifest can be written for table {name!r}",
                 why="It has deletion vectors, and readers of manifests would see deleted rows",
-                fix="Set delta.enableDeletionVectors to false and write the rows anew, e.g. with "
+                fix="Set delta.enableDeletionVectors to false and rewrite the rows, e.g. with "
                 "overwrite, or read the table by its _delta_log",
             )
         folder = partition_directory(json.loads(row["partition_values"]), names)
@@ -79,6 +78,6 @@ def _listed(snapshot: Snapshot) -> dict[str, list[str]]:
 
 
 def _full_path(location: str, path: str) -> str:
-    """As Hadoop writes paths: nothing is percent-encoded, and those of a disk have no host."""
+    """The path as Hadoop writes it: not percent-encoded, and local ones without a host."""
     full = decode_path(absolute_path(location, path))
     return full.replace("file:///", "file:/", 1) if full.startswith("file:///") else full

@@ -1,16 +1,16 @@
 """Vacuum: data files that no version needs any more are deleted.
 
-What is needed is a query of the catalog: the files of the newest version, and those of every
-version that was the newest one within the retention. The table's folder is listed once, to find
-what nobody names at all: leftovers of writes that failed. A file goes only when it is older than
-the retention too, so that the files of a write that is still under way stay.
+The catalog lists the needed files: those of the newest version, and of every version that was the
+newest one within the retention. The table's folder is listed once; it also has leftovers of failed
+writes. A file is deleted only if it is older than the retention too, so that the files of a write
+in progress stay.
 
 Guarantees:
 
 - A needed file stays however its path is spelled: a path and an object are compared as the file
   that both lead to (`storage.locations`), on a disk behind all symbolic links.
-- What other tables of the catalog need stays too: files that a shallow clone reads, by the
-  retention of the clone, and everything in a table that lies inside this one.
+- Files that other tables of the catalog need stay too: those of a shallow clone, by the retention
+  of the clone, and everything in a table that lies inside this one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _HOUR_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Vacuum:
-    """What a vacuum deleted, or would delete."""
+    """The files that a vacuum deleted, or would delete."""
 
     table: str
     dry_run: bool
@@ -62,7 +62,7 @@ class Vacuum:
     """The files, below the table's location; of a dry run all of them, else the first thousand."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The values as JSON has them."""
         return {**asdict(self), "paths": list(self.paths)}
 
 
@@ -89,7 +89,7 @@ def vacuum(
     hours = _hours(table, least, retention_hours, allowed=allow_short_retention)
     now = store.clock.now_ms()
     cutoff = now - int(hours * _HOUR_MS)
-    phases.begin("Finding what is needed")
+    phases.begin("Listing needed files")
     places = FilePlaces(table.location, table.allowed_roots)
     with store.read() as session:
         others = [one for one in store.tables(session) if one.table_id != table.table_id]
@@ -100,26 +100,26 @@ def vacuum(
     inside = [key for other in others if (key := _folder_inside(places, other)) is not None]
     storage = open_storage(table.location, snapshot.storage_options)
     iceberg = _has_iceberg(snapshot.properties)
-    gone: dict[str, ObjectInfo] = {}
-    kept, logged, newest = 0, -1, 0
+    unneeded: dict[str, ObjectInfo] = {}
+    retained, logged, newest = 0, -1, 0
     phases.begin("Listing files")
-    for number, found in enumerate(storage.list(), start=1):
+    for number, info in enumerate(storage.list(), start=1):
         if number % _AT_ONCE == 0:
             phases(number)
-        logged = max(logged, _logged(found.key))
-        newest = max(newest, found.modified_ms)
-        if _is_hidden(found.key) or (iceberg and found.key.startswith(_ICEBERG)):
+        logged = max(logged, _logged(info.key))
+        newest = max(newest, info.modified_ms)
+        if _is_hidden(info.key) or (iceberg and info.key.startswith(_ICEBERG)):
             continue
-        identity = places.identity_of_key(found.key)
-        if found.modified_ms >= cutoff or _is_needed(identity, needed, inside):
-            kept += 1
+        identity = places.identity_of_key(info.key)
+        if info.modified_ms >= cutoff or _is_needed(identity, needed, inside):
+            retained += 1
         else:
             # Once, if links lead to it by several keys.
-            gone.setdefault(identity, found)
+            unneeded.setdefault(identity, info)
     _refuse_foreign(store, table, logged)
-    keys = [found.key for found in gone.values()]
+    keys = [info.key for info in unneeded.values()]
     if not dry_run:
-        if gone:
+        if unneeded:
             check_ahead(store, storage, now, newest=newest)
         phases.begin("Deleting files", main=True)
         for start in range(0, len(keys), _AT_ONCE):
@@ -129,58 +129,58 @@ def vacuum(
         table=table.name,
         dry_run=dry_run,
         retention_hours=hours,
-        files=len(gone),
-        bytes=sum(found.size for found in gone.values()),
-        kept=kept,
+        files=len(unneeded),
+        bytes=sum(info.size for info in unneeded.values()),
+        kept=retained,
         paths=tuple(keys if dry_run else keys[:_AT_ONCE]),
     )
 
 
-def _hours(table: TableRecord, least: timedelta, given: float | None, *, allowed: bool) -> float:
+def _hours(table: TableRecord, least: timedelta, hours: float | None, *, allowed: bool) -> float:
     default = least.total_seconds() / 3600
-    if given is None:
+    if hours is None:
         return default
-    if not 0 <= given < math.inf:
+    if not 0 <= hours < math.inf:
         raise InvalidArgumentError(
-            f"A retention of {given} hours is no time", fix="Pass 0 or more; the default is a week"
+            f"A retention of {hours} hours is no time", fix="Pass 0 or more; the default is a week"
         )
-    if given < default and not allowed:
+    if hours < default and not allowed:
         raise ConfigurationError(
-            f"Table {table.name!r} keeps removed files for {default:g} hours; {given:g} is less",
+            f"Table {table.name!r} keeps removed files for {default:g} hours; {hours:g} is less",
             why="Readers of older versions, and writers that have not committed their files yet, "
             "would lose them",
             fix="Leave the retention out, change the table's delta.deletedFileRetentionDuration, "
             f"or pass {Option('allow_short_retention', value=True)} while no other process uses "
             "the table",
         )
-    return given
+    return hours
 
 
 def _needed(
-    store: Store, table: TableRecord, places: FilePlaces, cutoff: int, tell: Phases
+    store: Store, table: TableRecord, places: FilePlaces, cutoff: int, phases: Phases
 ) -> set[str]:
-    """All files that a version of `table` from `cutoff` on needs, as `places` knows them."""
+    """The identities of all files that a version of `table` from `cutoff` on needs."""
     own = places if table.location == places.location else FilePlaces(table.location)
-    found: set[str] = set()
+    needed: set[str] = set()
     for number, (path, vector) in enumerate(needed_files(store, table, cutoff), start=1):
         if number % _AT_ONCE == 0:
-            tell(number)
-        found.update(places.identities(path, of=own))
+            phases(number)
+        needed.update(places.identities(path, of=own))
         if vector is not None:
             file = vector_path(descriptor_of(vector, path))
             if file is not None:
-                found.update(places.identities(file, of=own))
-    return found
+                needed.update(places.identities(file, of=own))
+    return needed
 
 
 def _cutoff_of(store: Store, table: TableRecord, cutoff: int) -> int:
-    """What a clone keeps its versions for is decided by the clone."""
+    """The cutoff of a clone, by its own retention."""
     retention = TableProperties(table.properties).deleted_file_retention
     return min(cutoff, store.clock.now_ms() - int(retention.total_seconds() * 1000))
 
 
 def _folder_inside(places: FilePlaces, other: TableRecord) -> str | None:
-    """The folder of another table that lies in this one, as its files are known; None elsewhere."""
+    """The folder of another table inside this one; None where it lies elsewhere."""
     key = places.key_of_location(other.location)
     return f"{key}/" if key else key
 
@@ -190,14 +190,14 @@ def _is_needed(identity: str, needed: set[str], inside: Sequence[str]) -> bool:
 
 
 def _logged(key: str) -> int:
-    """The version that a key is the commit of; -1 where it is another file."""
+    """The version of a commit file; -1 for another file."""
     folder, _, name = key.partition("/")
-    found = parse_name(name) if folder == LOG else None
-    return found.version if found is not None and found.kind is LogKind.COMMIT else -1
+    parsed = parse_name(name) if folder == LOG else None
+    return parsed.version if parsed is not None and parsed.kind is LogKind.COMMIT else -1
 
 
 def _refuse_foreign(store: Store, table: TableRecord, logged: int) -> None:
-    """The files of a commit that is to be adopted, or decided upon, are not there for nothing."""
+    """Refuse a log with foreign commits, whose files would look like leftovers."""
     with store.read() as session:
         head = store.head(session, table.table_id)
         if head is None:
@@ -214,7 +214,7 @@ def _refuse_foreign(store: Store, table: TableRecord, logged: int) -> None:
 
 
 def _has_iceberg(properties: Mapping[str, str]) -> bool:
-    """Whether the table is one of Iceberg, too, whose metadata lie beside its files."""
+    """Whether the table is an Iceberg table too, with metadata beside its files."""
     formats = properties.get("delta.universalFormat.enabledFormats", "")
     compatible = any(
         properties.get(f"delta.enableIcebergCompatV{n}", "").lower() == "true" for n in (1, 2, 3)
@@ -223,9 +223,9 @@ def _has_iceberg(properties: Mapping[str, str]) -> bool:
 
 
 def _is_hidden(key: str) -> bool:
-    """The log, and whatever else is not the table's data: names with a dot or underscore first.
+    """Whether a file is no data: the log, and names that begin with a dot or an underscore.
 
-    Partition folders may begin with an underscore too: those have a value.
+    Partition folders may begin with an underscore too; they have a value.
     """
     return any(_hidden_names(key))
 
@@ -235,6 +235,6 @@ def _hidden_names(key: str) -> Iterator[bool]:
         if i == 0 and name == _CHANGE_DATA:
             continue
         if i == 0 and name.startswith(STAGING_FOLDER):
-            # All of it is what a write that died has left.
+            # Leftovers of an interrupted write.
             return
         yield name.startswith((".", "_")) and "=" not in name

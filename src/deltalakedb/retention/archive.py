@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from deltalakedb.store.dialect import Row
 
 MANIFEST: Final = "manifest.json"
-KEPT: Final = "kept"
-"""The additional column: whether the row stays in the catalog."""
+STAYS: Final = "kept"
+"""The additional column: whether the row stays in the catalog. The format names it so."""
 
 _FORMAT: Final = "deltalakedb archive"
 _VERSION: Final = 1
@@ -41,7 +41,10 @@ _RELATIONS: Final = {relation.name: relation for relation in EXPIRING}
 
 @dataclass(frozen=True, slots=True)
 class ArchivedFile:
-    """A Parquet file of an archive: rows of one relation, of which `kept` stay in the catalog."""
+    """A Parquet file of an archive: rows of one relation, of which `kept` stay in the catalog.
+
+    The fields are those of the manifest.
+    """
 
     relation: str
     key: str
@@ -102,12 +105,12 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of a relation for one file; `kept` has for each whether it stays in the catalog."""
+    """Rows of a relation for one file; `stays` has for each whether it stays in the catalog."""
 
     relation: str
     key: str
     rows: list[Row]
-    kept: list[bool]
+    stays: list[bool]
     folder: str
 
 
@@ -120,29 +123,29 @@ def parts_of(
 ) -> Iterator[Part]:
     """All rows of a relation, in parts."""
     rows: list[Row] = []
-    kept: list[bool] = []
+    stays: list[bool] = []
     size = number = 0
-    for page, stays in pages:
+    for page, stays_of_page in pages:
         rows += page
-        kept += stays
+        stays += stays_of_page
         size += sum(len(value) for row in page for value in row if type(value) is str)
         if len(rows) >= _MAX_ROWS or size >= _MAX_CHARACTERS:
-            yield _part(relation, number, rows, kept, folder)
-            rows, kept, size, number = [], [], 0, number + 1
+            yield _part(relation, number, rows, stays, folder)
+            rows, stays, size, number = [], [], 0, number + 1
     if rows:
-        yield _part(relation, number, rows, kept, folder)
+        yield _part(relation, number, rows, stays, folder)
 
 
-def _part(relation: Relation, number: int, rows: list[Row], kept: list[bool], folder: str) -> Part:
-    return Part(relation.name, f"{relation.name}-{number:05d}.parquet", rows, kept, folder)
+def _part(relation: Relation, number: int, rows: list[Row], stays: list[bool], folder: str) -> Part:
+    return Part(relation.name, f"{relation.name}-{number:05d}.parquet", rows, stays, folder)
 
 
 def write_part(storage: Storage, part: Part) -> ArchivedFile:
     """Write one file; idempotent."""
-    data = _encode(_RELATIONS[part.relation], part.rows, part.kept)
+    data = _encode(_RELATIONS[part.relation], part.rows, part.stays)
     storage.put(f"{part.folder}/{part.key}", data)
     digest = hashlib.sha256(data).hexdigest()
-    return ArchivedFile(part.relation, part.key, len(part.rows), sum(part.kept), len(data), digest)
+    return ArchivedFile(part.relation, part.key, len(part.rows), sum(part.stays), len(data), digest)
 
 
 def complete(storage: Storage, folder: str, manifest: Manifest) -> Manifest:
@@ -174,14 +177,14 @@ def read_rows(file: ArchivedFile, data: bytes) -> Iterator[list[Row]]:
 
     relation = _RELATIONS[file.relation]
     parquet = pq.ParquetFile(pa.BufferReader(data))
-    if parquet.schema_arrow.names != [*relation.columns, KEPT]:
+    if parquet.schema_arrow.names != [*relation.columns, STAYS]:
         raise ArchiveError(
             f"The file {file.key} of the archive has other columns than {relation.name}",
             why="another release has written it",
             fix="Use the release that wrote it",
         )
     for batch in parquet.iter_batches(batch_size=_BATCH):
-        deleted = batch.filter(pc.invert(batch.column(KEPT))).select(list(relation.columns))
+        deleted = batch.filter(pc.invert(batch.column(STAYS))).select(list(relation.columns))
         columns = [column.to_pylist() for column in deleted.columns]
         if deleted.num_rows:
             yield list(zip(*columns, strict=True))
@@ -192,12 +195,12 @@ def relation_of(file: ArchivedFile) -> Relation:
     return _RELATIONS[file.relation]
 
 
-def _encode(relation: Relation, rows: Sequence[Row], kept: Sequence[bool]) -> bytes:
+def _encode(relation: Relation, rows: Sequence[Row], stays: Sequence[bool]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     schema = schema_of(relation)
-    columns = [*zip(*rows, strict=True), tuple(kept)]
+    columns = [*zip(*rows, strict=True), tuple(stays)]
     arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_arrays(arrays, schema=schema), sink, compression="zstd")
@@ -205,7 +208,7 @@ def _encode(relation: Relation, rows: Sequence[Row], kept: Sequence[bool]) -> by
 
 
 def schema_of(relation: Relation) -> pa.Schema:
-    """The schema of the files of a relation: its columns, then `kept`.
+    """The schema of the files of a relation: its columns, then `STAYS`.
 
     UUIDs, maps and documents are text, lists are lists of text.
     """
@@ -221,4 +224,4 @@ def schema_of(relation: Relation) -> pa.Schema:
         pa.field(name, types.get(kind, pa.string()))
         for name, kind in zip(relation.columns, relation.kinds, strict=True)
     ]
-    return pa.schema([*fields, pa.field(KEPT, pa.bool_(), nullable=False)])
+    return pa.schema([*fields, pa.field(STAYS, pa.bool_(), nullable=False)])

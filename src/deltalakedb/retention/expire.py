@@ -85,7 +85,7 @@ class Expired:
     dry_run: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, to be printed."""
+        """The values as JSON has them."""
         return asdict(self)
 
 

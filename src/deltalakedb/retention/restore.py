@@ -53,7 +53,7 @@ class Restored:
     archives: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, to be printed."""
+        """The values as JSON has them."""
         return asdict(self)
 
 
@@ -180,7 +180,7 @@ def _check_place(session: Session, table: TableRecord, manifest: Manifest) -> No
 
 
 def _plan(store: Store, session: Session, table: TableRecord) -> Plan:
-    """The planned columns that the keys of the table's files are made by."""
+    """The planned columns of the keys of the table's files."""
     row = session.one("plan", table_id=table.table_id)
     plan = plan_of(newest_metadata(store, session, table))
     return plan if row is not None and row[0] == plan_text(plan) else ()

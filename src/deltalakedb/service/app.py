@@ -376,7 +376,7 @@ def _unknown_host(request: Request) -> Awaitable[Response]:
 
 
 async def _disconnected(*_: object) -> Response:
-    return Response(status_code=400)  # nobody reads it
+    return Response(status_code=400)  # the client is gone
 
 
 def _status(error: Exception) -> int:

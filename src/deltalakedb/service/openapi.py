@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the list of resources and from the types of their answers."""
+"""The OpenAPI document, which follows from the resources and the types of their answers."""
 
 from __future__ import annotations
 

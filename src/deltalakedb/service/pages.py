@@ -80,8 +80,8 @@ def overview(catalog: Catalog, _: Values) -> Values:
 
 def changes(catalog: Catalog, asked: Values) -> Values:
     """The commits of all tables."""
-    found = resources.changes(catalog, asked)
-    return {"title": "Changes", "changes": found, "search": _search(asked)}
+    commits = resources.changes(catalog, asked)
+    return {"title": "Changes", "changes": commits, "search": _search(asked)}
 
 
 def tables(catalog: Catalog, asked: Values) -> Values:
@@ -111,7 +111,7 @@ def table(catalog: Catalog, asked: Values) -> Values:
 def files(catalog: Catalog, asked: Values) -> Values:
     """The live files of a table, and how large they are."""
     name = asked["name"]
-    found = resources.files(catalog, asked)
+    listed = resources.files(catalog, asked)
     sizes = resources.sizes(catalog, asked)
     title = "Live files by size, each bar up to"
     if sizes.counted < sizes.live_files:
@@ -121,7 +121,7 @@ def files(catalog: Catalog, asked: Values) -> Values:
         )
     counts = [(_power(one.below) if one.below else "more", one.files) for one in sizes.sizes]
     plot = plot_bars(counts, title=title)
-    return {"title": f"Files of {name}", "name": name, "files": found, "plot": plot}
+    return {"title": f"Files of {name}", "name": name, "files": listed, "plot": plot}
 
 
 def metrics(catalog: Catalog, _: Values) -> Values:
@@ -165,17 +165,17 @@ def _search(asked: Values) -> dict[str, str | None]:
 
 def _activity(catalog: Catalog, name: str | None) -> list[Plot]:
     """Commits over time; no plot where there are none."""
-    found = resources.activity(catalog, {"name": name})
-    if not found.commits:
+    activity = resources.activity(catalog, {"name": name})
+    if not activity.commits:
         return []
-    length, unit = next(one for one in _UNITS if found.step_ms % one[0] == 0)
-    count = found.step_ms // length
+    length, unit = next(one for one in _UNITS if activity.step_ms % one[0] == 0)
+    count = activity.step_ms // length
     title = f"Commits per {unit}" if count == 1 else f"Commits per {count:,} {unit}s"
     if name is None:
-        title += f", the newest {found.counted:,} of all tables"
-    starts = [found.since + place * found.step_ms for place in range(len(found.commits))]
-    counts = [(moment(at), count) for at, count in zip(starts, found.commits, strict=True)]
-    return [plot_bars(counts, title=title, ends=_ends(starts[0], starts[-1] + found.step_ms))]
+        title += f", the newest {activity.counted:,} of all tables"
+    starts = [activity.since + place * activity.step_ms for place in range(len(activity.commits))]
+    counts = [(moment(at), count) for at, count in zip(starts, activity.commits, strict=True)]
+    return [plot_bars(counts, title=title, ends=_ends(starts[0], starts[-1] + activity.step_ms))]
 
 
 def _growth(catalog: Catalog, name: str) -> list[Plot]:
@@ -210,7 +210,7 @@ def _power(count: int) -> str:
 
 
 def _visible(value: object) -> object:
-    """A value as it is shown; Jinja calls this for every one, before it escapes it."""
+    """A value as text; Jinja calls this for each one before it escapes it."""
     if value is None:
         return ""
     # A macro's result is of a subclass of str, and has been through this.
@@ -242,7 +242,7 @@ def _json(value: Any, indent: int | None = None) -> str:
 
 def environment() -> Environment:
     """The templates, with the functions that they call."""
-    made = Environment(
+    templates = Environment(
         loader=PackageLoader("deltalakedb.service"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -251,7 +251,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.globals.update(
+    templates.globals.update(
         advice_parts=_advice_parts,
         command_line=command_line,
         decimal=_decimal,
@@ -264,7 +264,7 @@ def environment() -> Environment:
         size=size,
         url=_url,
     )
-    return made
+    return templates
 
 
 _ENVIRONMENT: Final = environment()

@@ -463,7 +463,7 @@ class Committer:
             f"Table {table.name!r} cannot be committed to: it has drifted from its _delta_log, "
             f"where {drift.get('object_key', 'a commit')} is not from this catalog, whose newest "
             f"version is {head}",
-            why="Somebody else has written to the log, or the catalog was restored from an older "
+            why="Another writer has written to the log, or the catalog was restored from an older "
             "state. A commit would fork the history; nothing was committed",
             fix=drift_way_out(table.name),
         )

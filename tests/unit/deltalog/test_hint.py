@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deltalakedb.actions import CheckpointMetadata, Protocol, Sidecar
-from deltalakedb.deltalog.hint import LastCheckpoint, V2Hint, checksum_of, parse_hint
+from deltalakedb.deltalog.last_checkpoint import LastCheckpoint, V2Hint, checksum_of, parse_hint
 
 
 def test_every_checksum_of_other_writers_is_reproduced(golden_dir: Path) -> None:

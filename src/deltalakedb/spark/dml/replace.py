@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from deltalakedb.conditions.partition_tests import partitions_read
 from deltalakedb.conditions.predicate import Opaque, Predicate, conjunction
 from deltalakedb.errors import ConfigurationError, InvalidConditionError
-from deltalakedb.operations.overwrite import Going, Take, as_planned
+from deltalakedb.operations.overwrite import Replaced, Take, as_planned
 from deltalakedb.snapshot.listing import files_of_adds
 from deltalakedb.spark.dml.changes import Emitted, RowEdit, columns_named, written_rows
 from deltalakedb.spark.dml.conditions import resolved
@@ -56,7 +56,7 @@ def replace_where(spark: SparkSession, snapshot: Snapshot, plan: RowPlan, now: i
 
 def _take_out(
     edit: RowEdit, adds: list[AddFile], take: Callable[[], tuple[ReadSet, int | None]]
-) -> Going:
+) -> Replaced:
     """Take rows out; what becomes of their files, and the change data of it all."""
     try:
         read, deleted = take()
@@ -67,10 +67,10 @@ def _take_out(
         edit.undo()
         raise
     parts = edit.parts
-    return Going(
+    return Replaced(
         removes=parts.removes,
         read=read,
-        kept=parts.adds,
+        copied=parts.adds,
         marked=parts.marked,
         changes=parts.changes,
         deleted=deleted,
@@ -102,7 +102,7 @@ def replace_matching(
     match = _Match(edit, frame, matching)
     match.check()
 
-    def take(adds: list[AddFile]) -> Going:
+    def take(adds: list[AddFile]) -> Replaced:
         return _take_out(edit, adds, lambda: match.take_out(adds))
 
     return take

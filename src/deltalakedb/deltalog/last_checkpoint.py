@@ -1,9 +1,9 @@
-"""`_last_checkpoint`: where readers find the newest checkpoint without listing the log.
+"""`_last_checkpoint`: it names the newest checkpoint to readers, which need not list the log.
 
 Guarantees:
 
-- `parse_hint` takes whatever there is: None for what is damaged, as readers do.
-- `version`, `size` and `parts` come first; some readers look no further.
+- `parse_hint` returns None for a damaged file, as readers ignore it.
+- `version`, `size` and `parts` come first: there are readers that read no further.
 - The checksum is the MD5 of the canonical form that the protocol defines.
 """
 
@@ -25,7 +25,7 @@ _CHECKSUM: Final = "checksum"
 
 @dataclass(frozen=True, slots=True)
 class V2Hint:
-    """The top file of a V2 checkpoint, with what is in it unless that is much."""
+    """The top file of a V2 checkpoint, and its actions unless they are many."""
 
     path: str
     size_in_bytes: int
@@ -49,7 +49,7 @@ class V2Hint:
 
 @dataclass(frozen=True, slots=True)
 class LastCheckpoint:
-    """A checkpoint as the hint tells it: `size` counts its actions, `parts` its files if many."""
+    """The content of the file: `size` counts actions, `parts` files if there are several."""
 
     version: int
     size: int
@@ -84,8 +84,8 @@ def parse_hint(data: bytes) -> LastCheckpoint | None:
     version, size, parts = (document.get(name) for name in ("version", "size", "parts"))
     if type(version) is not int or type(size) is not int or version < 0:
         return None
-    given = document.get(_CHECKSUM)
-    if given is not None and given != checksum_of(document):
+    checksum = document.get(_CHECKSUM)
+    if checksum is not None and checksum != checksum_of(document):
         return None
     return LastCheckpoint(version, size, parts if type(parts) is int else None)
 

@@ -1,4 +1,4 @@
-"""`_last_checkpoint` in the object store, and what the files of a checkpoint say of themselves."""
+"""`_last_checkpoint` in the object store, and the footers of checkpoint files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from deltalakedb.deltalog.checkpoints import read_control_actions, sidecars_of
-from deltalakedb.deltalog.hint import LastCheckpoint, V2Hint, parse_hint
+from deltalakedb.deltalog.last_checkpoint import LastCheckpoint, V2Hint, parse_hint
 from deltalakedb.deltalog.listing import list_log
 from deltalakedb.deltalog.names import LAST_CHECKPOINT, sidecar_key
 from deltalakedb.errors import InvalidLogError, ObjectNotFoundError
@@ -24,9 +24,9 @@ _END: Final = 8
 
 
 def advance_hint(storage: Storage, hint: LastCheckpoint) -> bool:
-    """Let `_last_checkpoint` name a checkpoint that is there; False where it names a newer one.
+    """Write `_last_checkpoint` for a checkpoint that exists; False where it names a newer one.
 
-    A newer one that is not there does not count: it would keep readers from opening the table.
+    A newer one that does not exist is replaced: readers could not open the table.
     """
 
     def change(current: bytes | None) -> bytes | None:
@@ -50,9 +50,9 @@ def hinted_version(storage: Storage) -> int | None:
 def describe(
     storage: Storage, checkpoint: Checkpoint, sizes: Mapping[str, int]
 ) -> LastCheckpoint | None:
-    """A checkpoint as the hint names it; None where a file of it is missing or cannot be read.
+    """The hint that names a checkpoint; None where a file of it is missing or cannot be read.
 
-    `sizes` has the objects of the log that are there, and how large they are.
+    `sizes` has the sizes of all objects of the log.
     """
     files = {file.key: file.size for file in checkpoint.files}
     if checkpoint.is_v2:
@@ -94,7 +94,7 @@ def sidecar_keys(storage: Storage, key: str, size: int) -> set[str] | None:
         if footer is None:
             return None
         leaves = (footer.schema.column(number).path for number in range(footer.num_columns))
-        # Most files have no such column; those that have one are small.
+        # Most files have no such column; those with one are small.
         if not any(path.startswith("sidecar.") for path in leaves):
             return set()
     try:
@@ -105,7 +105,7 @@ def sidecar_keys(storage: Storage, key: str, size: int) -> set[str] | None:
 
 
 def parquet_footer(storage: Storage, key: str, size: int) -> pq.FileMetaData | None:
-    """The footer of a Parquet file; None where the file is not there or has none."""
+    """The footer of a Parquet file; None where the file is missing or has none."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -115,7 +115,7 @@ def parquet_footer(storage: Storage, key: str, size: int) -> pq.FileMetaData | N
         footer = int.from_bytes(tail[-_END : -_END + 4], "little") + _END
         if len(tail) < footer <= size:
             tail = storage.get_range(key, start=size - footer, length=footer)
-        # Whoever reads a footer looks for the magic bytes at the start, and at nothing between.
+        # The parser of footers needs the magic bytes at the start, and nothing in between.
         return pq.read_metadata(pa.PythonFile(io.BytesIO(b"PAR1" + tail), mode="r"))
     except (ObjectNotFoundError, pa.ArrowException, OSError, ValueError):
         return None
