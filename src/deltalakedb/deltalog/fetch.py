@@ -8,15 +8,40 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from tempfile import SpooledTemporaryFile
 from typing import NamedTuple, Self
 
+from deltalakedb.errors import InvalidLogError, ObjectNotFoundError
 from deltalakedb.storage import Storage
 from deltalakedb.threads import Threads
 
 _IN_MEMORY = 64 * 1024 * 1024
 _AT_ONCE = 32
+
+
+def fetch_all(storage: Storage, keys: Sequence[str]) -> Iterator[bytes]:
+    """The bytes of files, in order; many at a time from a remote store."""
+    if storage.is_local or len(keys) < 2:
+        yield from map(storage.get, keys)
+        return
+    with Threads(max_workers=_AT_ONCE) as pool:
+        rest = iter(keys)
+        # A window, so that few files are in memory.
+        while window := list(islice(rest, 4 * _AT_ONCE)):
+            yield from pool.map(storage.get, window)
+
+
+@contextmanager
+def unchanged_log() -> Iterator[None]:
+    """Raise InvalidLogError where a file of the log was deleted while it was read."""
+    try:
+        yield
+    except ObjectNotFoundError as error:
+        raise InvalidLogError(
+            "The log changed while it was read", why=error.what, fix="Try again"
+        ) from error
 
 
 class Spooled(NamedTuple):
@@ -43,21 +68,11 @@ class Spool:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def fetch(self, keys: Sequence[str]) -> Iterator[str]:
-        """Fetch files; yields each key once its file is in the spool."""
+    def fetch(self, keys: Sequence[str]) -> None:
+        """Fetch files that are not in the spool."""
         wanted = [key for key in keys if key not in self._entries]
-        if self._storage.is_local or len(wanted) < 2:
-            for key in wanted:
-                self._write(key, self._storage.get(key))
-                yield key
-            return
-        with Threads(max_workers=_AT_ONCE) as pool:
-            rest = iter(wanted)
-            # A window, so that few files are in memory before they are written to the spool.
-            while window := list(islice(rest, 4 * _AT_ONCE)):
-                for key, data in zip(window, pool.map(self._storage.get, window), strict=True):
-                    self._write(key, data)
-                    yield key
+        for key, data in zip(wanted, fetch_all(self._storage, wanted), strict=True):
+            self._write(key, data)
 
     def get(self, key: str) -> bytes:
         """The bytes of a file, fetched now if they are not in the spool."""

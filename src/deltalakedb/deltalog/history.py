@@ -25,7 +25,7 @@ from deltalakedb.deltalog.checkpoints import (
     read_file_actions,
     sidecars_of,
 )
-from deltalakedb.deltalog.fetch import Spool
+from deltalakedb.deltalog.fetch import Spool, unchanged_log
 from deltalakedb.deltalog.listing import (
     Checkpoint,
     HistoryPlan,
@@ -97,14 +97,8 @@ def _fetch_base(plan: HistoryPlan, spool: Spool) -> None:
     files = [piece for piece in plan.base_pieces if isinstance(piece, LogFile)]
     if plan.base_commit is not None:
         files.append(plan.base_commit)
-    keys = [file.key for file in files]
-    try:
-        for _ in spool.fetch(keys):
-            pass
-    except ObjectNotFoundError as error:
-        raise InvalidLogError(
-            "The log changed while it was read", why=error.what, fix="Try again"
-        ) from error
+    with unchanged_log():
+        spool.fetch([file.key for file in files])
 
 
 def _drop(listing: LogListing, checkpoint: Checkpoint) -> None:

@@ -145,8 +145,7 @@ def _foreign_files(storage: Storage, table: TableRecord, head: int) -> list[LogF
 
 def _fetch(spool: Spool, files: Sequence[LogFile]) -> None:
     try:
-        for _ in spool.fetch([file.key for file in files]):
-            pass
+        spool.fetch([file.key for file in files])
     except ObjectNotFoundError as error:
         raise AdoptionRefusedError(
             "The log changed while it was read", why=error.what, fix="Try again"

@@ -22,7 +22,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
-from deltalakedb.actions import CdcFile, CommitInfo, Metadata, Protocol, parse_commit
+from deltalakedb.actions import CdcFile, Metadata, Protocol, parse_commit
 from deltalakedb.actions.features import check_readable
 from deltalakedb.actions.file_paths import ODD_PATH, is_absolute
 from deltalakedb.actions.planning import Plan, plan_of, plan_text
@@ -59,12 +59,12 @@ from deltalakedb.importing.log_rows import (
     CommitRow,
     LogBatch,
     LogBatchBuilder,
+    commit_info,
     commit_row,
     planned_columns,
 )
 from deltalakedb.importing.parsing import Parser, Task, group, parser_for
 from deltalakedb.importing.stages import Stages, discard, find_stages, fingerprint
-from deltalakedb.operations.alter import check_name
 from deltalakedb.progress import Phases, Progress
 from deltalakedb.reading.data_files import descriptor_of
 from deltalakedb.storage.locations import FilePlaces
@@ -89,7 +89,6 @@ STAGE_FROM: Final = 10_000
 """The number of commits from which an import is written in stages."""
 _LARGE: Final = 512 * 1024 * 1024
 _STAGE_BATCHES: Final = 8
-_NO_TOTALS: Final = VersionTotals()
 # A deletion vector, as JSON, whose file may lie outside the table.
 _OUTSIDE_VECTOR: Final = r'"storageType": ?"p"|"pathOrInlineDv": ?"/|\.\.'
 
@@ -119,7 +118,7 @@ class _Import:
     live: LiveFiles = field(default_factory=LiveFiles)
     control: ControlState = field(default_factory=ControlState)
     versions: list[_Version] = field(default_factory=list)
-    partial: VersionTotals = _NO_TOTALS
+    partial: VersionTotals | None = None
     """The totals of a version of which more batches follow."""
     plan: Plan = ()
     has_own_uris: bool = False
@@ -180,8 +179,7 @@ class _Import:
             )
             return row._replace(digest="")
         data = self.history.spool.get(file.key)
-        actions = parse_commit(data, file=file.key)
-        info = next((action for action in actions if isinstance(action, CommitInfo)), None)
+        info = commit_info(parse_commit(data, file=file.key))
         return commit_row(CommitFile(file.key, version, file.modified_ms), data, info, num_actions)
 
     # --- writing --------------------------------------------------------------------------
@@ -241,10 +239,11 @@ class _Import:
         for span, own in zip(batch.spans, totals, strict=True):
             for action in control.get(span.version, ()):
                 self.control.apply_control(action)
-            self.partial = self.partial.plus(own)
-            if span.version in commits:
-                self._record(commits[span.version], self.partial)
-                self.partial = _NO_TOTALS
+            whole = own if self.partial is None else self.partial.plus(own)
+            commit = commits.get(span.version)
+            self.partial = whole if commit is None else None
+            if commit is not None:
+                self._record(commit, whole)
         adds, removes = _with_paths(batch.adds, add_paths), _with_paths(batch.removes, remove_paths)
         self.writer.keep(adds, removes, batch.plans)
         return adds, removes
@@ -444,7 +443,6 @@ def import_table(
     A log of `stage_from` commits or more is written in stages, and so is a very large one. Without
     `parser` the commits are parsed on this machine.
     """
-    check_name(name)
     phases = Phases(progress)
     with store.read() as session:
         _check_free(store, session, name, location)

@@ -110,16 +110,13 @@ class LogBatchBuilder:
         try:
             self._read(data, actions)
         except (_UnusualFormError, InvalidActionError, UnicodeDecodeError):
-            actions = _CommitActions()
-            actions.add_all(parse_commit(data, file=file.key))
+            actions = _commit_actions(parse_commit(data, file=file.key))
         num_actions = self._append(file.version, actions, file.key)
         self._commits.append(commit_row(file, data, actions.info, num_actions))
 
     def add_state(self, version: int, actions: Sequence[Action], *, file: str) -> int:
         """Add actions of a state that has no commit file; returns how many of them count."""
-        state = _CommitActions()
-        state.add_all(actions)
-        return self._append(version, state, file)
+        return self._append(version, _commit_actions(actions), file)
 
     def add_commit_row(self, row: CommitRow) -> None:
         """Add the commit whose actions `add_state` has added."""
@@ -169,6 +166,8 @@ class LogBatchBuilder:
         if len({file_id(row[0], row[1]) for row in adds + removes}) < len(adds) + len(removes):
             # Two actions on one file, of which the later one counts.
             raise _UnusualFormError
+        actions.info = commit_info(actions.others)
+        actions.others = reconcile(actions.others)
 
     def _read_exactly(self, line: str, actions: _CommitActions) -> None:
         """Read a line of any other form, where numbers may be of any size."""
@@ -255,7 +254,6 @@ class LogBatchBuilder:
                 plan = planned_columns(action)
                 if plan != self.plan:
                     self.plan, self._keys = plan, None
-        actions.reconcile()
         actions.adds.sort(key=_by_path)
         actions.removes.sort(key=_by_path)
         if actions.adds:
@@ -277,40 +275,29 @@ class _UnusualFormError(Exception):
 
 @dataclass(slots=True)
 class _CommitActions:
-    """The actions of one commit."""
+    """The last action of a commit on each file, application and domain; and its commitInfo."""
 
     adds: list[Row] = field(default_factory=list)
     removes: list[Row] = field(default_factory=list)
     others: list[Action] = field(default_factory=list)
     info: CommitInfo | None = None
-    last_is_add: dict[str, bool] | None = None
-    """Whether the last action on a file is an add; None where no file has two actions."""
 
-    def add_all(self, actions: Iterable[Action]) -> None:
-        """Add actions in their order."""
-        self.last_is_add = {}
-        for action in actions:
-            if type(action) is AddFile:
-                self.adds.append(add_values(action))
-                self.last_is_add[file_id(action.path, action.dv_id)] = True
-            elif type(action) is RemoveFile:
-                self.removes.append(remove_values(action))
-                self.last_is_add[file_id(action.path, action.dv_id)] = False
-            else:
-                self.others.append(action)
 
-    def reconcile(self) -> None:
-        """Keep the last action on each file, application and domain."""
-        self.info = next((a for a in self.others if type(a) is CommitInfo), None)
-        self.others = reconcile(self.others)
-        if self.last_is_add is not None:
-            self.adds = self._last(self.adds, added=True)
-            self.removes = self._last(self.removes, added=False)
+def _commit_actions(actions: Sequence[Action]) -> _CommitActions:
+    result = _CommitActions(info=commit_info(actions))
+    for action in reconcile(actions):
+        if type(action) is AddFile:
+            result.adds.append(add_values(action))
+        elif type(action) is RemoveFile:
+            result.removes.append(remove_values(action))
+        else:
+            result.others.append(action)
+    return result
 
-    def _last(self, rows: list[Row], *, added: bool) -> list[Row]:
-        last_is_add = self.last_is_add or {}
-        by_id = {file_id(row[0], row[1]): row for row in rows}
-        return [row for file, row in by_id.items() if last_is_add[file] is added]
+
+def commit_info(actions: Iterable[Action]) -> CommitInfo | None:
+    """The first commitInfo of a commit."""
+    return next((action for action in actions if type(action) is CommitInfo), None)
 
 
 def commit_row(

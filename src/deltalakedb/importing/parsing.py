@@ -17,16 +17,16 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
-from itertools import islice
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from deltalakedb.actions.planning import Plan
-from deltalakedb.errors import DeltaLakeDbError, InvalidLogError, ObjectNotFoundError
+from deltalakedb.deltalog.fetch import fetch_all, unchanged_log
+from deltalakedb.errors import DeltaLakeDbError
 from deltalakedb.importing.log_rows import CommitFile, LogBatch, LogBatchBuilder
 from deltalakedb.storage import Storage, open_storage
 from deltalakedb.threads import Threads
@@ -39,7 +39,6 @@ _BATCH_COMMITS: Final = 1_000
 PROCESSES_FROM: Final = 2_000
 """The number of commits from which parser processes pay for their start."""
 _MAX_PROCESSES: Final = 4
-_MAX_REQUESTS: Final = 32
 _PROGRAM: Final = "from deltalakedb.importing.parsing import serve; serve()"
 
 
@@ -71,25 +70,11 @@ def group(files: Iterable[LogFile]) -> Iterator[tuple[CommitFile, ...]]:
 def parse(storage: Storage, task: Task) -> LogBatch:
     """Read and parse the commits of a task."""
     builder = LogBatchBuilder(task.plan)
-    try:
-        for file, data in zip(task.files, _fetch(storage, task.files), strict=True):
+    with unchanged_log():
+        contents = fetch_all(storage, [file.key for file in task.files])
+        for file, data in zip(task.files, contents, strict=True):
             builder.add_commit(file, data)
-    except ObjectNotFoundError as error:
-        raise InvalidLogError(
-            "The log changed while it was read", why=error.what, fix="Try again"
-        ) from error
     return builder.build()
-
-
-def _fetch(storage: Storage, files: Sequence[CommitFile]) -> Iterator[bytes]:
-    keys = [file.key for file in files]
-    if storage.is_local or len(keys) < 2:
-        yield from map(storage.get, keys)
-        return
-    with Threads(max_workers=_MAX_REQUESTS) as pool:
-        rest = iter(keys)
-        while window := list(islice(rest, 4 * _MAX_REQUESTS)):
-            yield from pool.map(storage.get, window)
 
 
 @contextmanager
@@ -134,7 +119,7 @@ class _ParserPool:
         for process in self._started:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
-                    with _quiet():
+                    with suppress(OSError):
                         pipe.close()
             process.wait()
 
@@ -230,11 +215,3 @@ def _exactly(pipe: Any, size: int) -> bytes:
     if len(data) < size:
         raise EOFError
     return data
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    try:
-        yield
-    except OSError:
-        return

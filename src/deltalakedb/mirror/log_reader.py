@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from deltalakedb.deltalog.fetch import unchanged_log
 from deltalakedb.deltalog.history import OpenHistory, fetch_checkpoint
 from deltalakedb.deltalog.listing import Checkpoint, HistoryPlan, LogFile
 from deltalakedb.deltalog.replay import LogState
-from deltalakedb.errors import InvalidLogError, ObjectNotFoundError
+from deltalakedb.errors import ObjectNotFoundError
 
 if TYPE_CHECKING:
     from deltalakedb.actions import Action
@@ -37,8 +38,7 @@ class LogReader:
         wanted = list(keys)
         while True:
             try:
-                for _ in self.spool.fetch(wanted):
-                    pass
+                self.spool.fetch(wanted)
             except ObjectNotFoundError:
                 # Rare: files are being deleted. Ask for each one.
                 wanted = [key for key in wanted if self.storage.head(key) is not None]
@@ -69,15 +69,11 @@ class LogReader:
 
     def _actions(self, plan: HistoryPlan) -> Iterator[Iterable[Action]]:
         history = OpenHistory(plan, self.spool)
-        try:
+        with unchanged_log():
             yield from history.base_batches()
             for file in plan.commits:
                 yield history.commit(file)
                 self.on_commit()
-        except ObjectNotFoundError as error:
-            raise InvalidLogError(
-                "The log changed while it was read", why=error.what, fix="Try again"
-            ) from error
 
 
 def checkpoint_plan(checkpoint: Checkpoint, commits: Sequence[LogFile] = ()) -> HistoryPlan:

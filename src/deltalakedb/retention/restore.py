@@ -156,8 +156,7 @@ def _restore(
 
 def _fetch(spool: Spool, keys: dict[ArchivedFile, str], folder: str) -> None:
     try:
-        for _ in spool.fetch(list(keys.values())):
-            pass
+        spool.fetch(list(keys.values()))
     except ObjectNotFoundError as error:
         raise ArchiveError(
             "A file of the archive is missing",
