@@ -14,6 +14,7 @@ pytest_plugins = [
     "support.published",
     "support.spark",
     "support.unprivileged",
+    "support.mirror_lakes",
     "support.scheduling",
 ]
 

@@ -10,8 +10,8 @@ from deltalakedb.deltalog.names import LOG, SIDECARS, LogKind, commit_key, parse
 from deltalakedb.lake import Lake
 from deltalakedb.storage import Storage, local_path
 from deltalakedb.table import Table
-from mirror.logs import queue
 
+from support.mirror_logs import queue
 from support.s3 import S3Server
 
 

@@ -13,9 +13,9 @@ from deltalakedb.lake import Lake
 from deltalakedb.store.url import Engine
 from faults.proof import check_tables
 from faults.workload import Writer, create_tables
-from mirror.logs import log_of, queue, versions_in
 
 from support.fork_server import ForkServer
+from support.mirror_logs import log_of, queue, versions_in
 from support.store import ENGINES
 
 MINUTE_MS = 60_000

@@ -19,11 +19,11 @@ from deltalakedb.store.url import Engine
 from faults.proof import check_tables, check_uploads, wait_until_published
 from faults.watch import LogWatch
 from faults.workload import IMPATIENT, Writer, create_tables, impatient
-from mirror.logs import log_of
 
 from support import faulty_files, faulty_s3
 from support.faulty_files import FaultyFiles
 from support.faulty_s3 import FaultyS3
+from support.mirror_logs import log_of
 from support.s3 import S3Server
 
 TABLES = 8

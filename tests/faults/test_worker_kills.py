@@ -20,10 +20,10 @@ from faults.proof import check_tables, wait_until_published
 from faults.test_store_faults import CONVERGED, running
 from faults.watch import LogWatch
 from faults.workload import Writer, create_tables, impatient
-from mirror.logs import log_of
 
 from support.faulty_s3 import FaultyS3
 from support.fork_server import Child, ForkServer
+from support.mirror_logs import log_of
 from support.s3 import S3Server
 
 TABLES = 20

@@ -20,10 +20,10 @@ from deltalakedb.storage import Storage
 from deltalakedb.store.relations import ACTION_RELATIONS, MIRROR_STATUS, VERSIONS
 from deltalakedb.store.url import Engine, parse_url
 from deltalakedb.table import Table
-from mirror.conftest import NewTable
-from mirror.logs import check_published, log_of, versions_in
 
 from support.lake import OpenLake, add, live_paths, row_counts
+from support.mirror_lakes import NewTable
+from support.mirror_logs import check_published, log_of, versions_in
 from support.published import folder_of, record_of, storage_of
 from support.store import Catalogs
 

@@ -22,10 +22,10 @@ from deltalakedb.lake import Lake
 from deltalakedb.mirror.publish import Outcome, Publisher, RetrySchedule, Storages
 from deltalakedb.store.mirror import mirror_table
 from deltalakedb.table import Table
-from mirror.conftest import NewTable
-from mirror.logs import check_published, lines, log_of, queue, versions_in
 
 from support.lake import OpenLake, add, remove
+from support.mirror_lakes import NewTable
+from support.mirror_logs import check_published, lines, log_of, queue, versions_in
 
 
 def test_a_commit_is_in_the_log_when_it_returns(inline: Lake, new_table: NewTable) -> None:

@@ -21,12 +21,12 @@ from deltalakedb.mirror.repair import Repair, repair_table
 from deltalakedb.mirror.verification import Kind
 from deltalakedb.storage import Storage
 from deltalakedb.table import Table
-from mirror.conftest import NewTable
-from mirror.logs import log_of, queue
 from mirror.test_verify_checkpoints import rewrite, without_a_file
 
 from support.delta_log import write_appends
 from support.lake import OpenLake, add, live_paths, remove, schema_json
+from support.mirror_lakes import NewTable
+from support.mirror_logs import log_of, queue
 from support.published import record_of, storage_of
 from support.s3 import S3Server
 

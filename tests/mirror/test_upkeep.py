@@ -14,10 +14,10 @@ from deltalakedb.clock import ManualClock
 from deltalakedb.errors import StorageUnavailableError
 from deltalakedb.lake import Lake
 from deltalakedb.store.mirror import note_cleaned
-from mirror.conftest import NewTable
-from mirror.logs import check_published, log_of
 
 from support.lake import add
+from support.mirror_lakes import NewTable
+from support.mirror_logs import check_published, log_of
 
 DAY_MS = 86_400_000
 

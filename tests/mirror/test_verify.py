@@ -20,11 +20,11 @@ from deltalakedb.mirror.verify import verify_table
 from deltalakedb.mirror.verify_commits import read_scope
 from deltalakedb.storage import Storage
 from deltalakedb.table import Table
-from mirror.conftest import NewTable
-from mirror.logs import checkpointed, eventful, log_file, log_of, one
 
 from support.delta_log import write_appends
 from support.lake import OpenLake, add, deletion_vector, remove, schema_json
+from support.mirror_lakes import NewTable
+from support.mirror_logs import checkpointed, eventful, log_file, log_of, one
 from support.progress_recorder import ProgressRecorder
 from support.published import record_of, storage_of
 from support.s3 import S3Server

@@ -16,11 +16,11 @@ from deltalakedb.lake import Lake
 from deltalakedb.mirror.checkpoint import write_checkpoint, write_checksum
 from deltalakedb.mirror.verification import Kind
 from deltalakedb.table import Table
-from mirror.conftest import NewTable
-from mirror.logs import checkpointed, eventful, log_of, one
 
 from support.delta_log import write_appends
 from support.lake import add
+from support.mirror_lakes import NewTable
+from support.mirror_logs import checkpointed, eventful, log_of, one
 from support.published import record_of, storage_of
 
 

@@ -18,10 +18,10 @@ from deltalakedb.store import TableRecord
 from deltalakedb.store.mirror import mirror_table, note_upkeep
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
-from mirror.conftest import NewTable
-from mirror.logs import check_published, log_of, queue, versions_in
 
 from support.lake import OpenLake, add
+from support.mirror_lakes import NewTable
+from support.mirror_logs import check_published, log_of, queue, versions_in
 
 LONG = 30.0
 

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import deltalakedb.spark
-from deltalakedb.cli.spark_check import _internals
+from deltalakedb.cli.checks import _internals
 from deltalakedb.spark.io import spark_internals
 from deltalakedb.spark.io.spark_internals import broken_internals
 

@@ -38,8 +38,8 @@ EXCUSED: Mapping[str, str] = {
     "pip install ": "fetches packages; `make dist` installs the wheel with each extra",
     "source .venv/bin/activate": "the tests run in such an environment already",
     ".venv/bin/python -m benchmarks": "rewrites a page from the results of a benchmark",
-    "sudo ": "changes the machine; tests/unit/test_deploy.py reads the unit, systemd checks it",
-    "docker ": "needs Docker; tests/unit/test_deploy.py reads the compose file and the image",
+    "sudo ": "changes the machine; tests/project/test_deploy.py reads the unit, systemd checks it",
+    "docker ": "needs Docker; tests/project/test_deploy.py reads the compose file and the image",
     "curl ": "asks the operations page at its port; tests/service/test_requests.py does it",
     "deltalakedb serve --catalog postgresql://etl@db/": "db is no server; tests/service do it",
 }

@@ -28,9 +28,9 @@ from deltalakedb.store.relations import (
     Relation,
 )
 from deltalakedb.store.url import Engine
-from migration.introspection import Column, Description, describe
+from store.sql.introspection import Column, Description, describe
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "schema.md"
 TITLES: dict[Engine, str] = {"postgres": "Postgres", "sqlite": "SQLite", "duckdb": "DuckDB"}
 

@@ -18,7 +18,7 @@ from deltalakedb.errors import (
     ProtocolChangedError,
 )
 from deltalakedb.transaction import Attempt, IsolationLevel, ReadSet, Winner, check_conflict
-from unit.transaction.examples import LEGACY, add, column, features, info, remove, schema, table
+from transaction.examples import LEGACY, add, column, features, info, remove, schema, table
 
 METADATA = table(by=("day",))
 WIDER = replace(

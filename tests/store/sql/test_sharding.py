@@ -22,8 +22,8 @@ from deltalakedb.store.relations import (
     UNPLANNED_FILES,
     VERSIONS,
 )
-from migration.conftest import OpenDialect
-from migration.introspection import dump
+from store.sql.conftest import OpenDialect
+from store.sql.introspection import dump
 
 from support.postgres_server import PostgresServer
 

@@ -12,7 +12,7 @@ import pytest
 from deltalakedb.advice import COMMANDS, FLAGS, OPTIONS, as_commands, as_spark, command_line, parse
 from deltalakedb.errors import DeltaLakeDbError, Fix, Option
 
-SOURCES = Path(__file__).resolve().parents[2] / "src" / "deltalakedb"
+SOURCES = Path(__file__).resolve().parents[1] / "src" / "deltalakedb"
 NAMES = [
     "sales.orders",
     "a b",

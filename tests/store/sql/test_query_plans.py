@@ -41,8 +41,8 @@ from deltalakedb.store.relations import (
     VERSIONS,
 )
 from deltalakedb.store.url import Engine, parse_url
-from migration.conftest import DIALECTS
-from migration.test_schema_docs import queries
+from store.sql.conftest import DIALECTS
+from store.sql.test_schema_docs import queries
 
 from support.postgres_server import PostgresServer
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from conditions.planned_tables import by_id, check_keys, file, found, uses_keys
 from deltalakedb.actions.planning import PLANNING_COLUMNS
 from deltalakedb.conditions import planned
 from deltalakedb.errors import CommitConflictError
 from deltalakedb.lake import Lake
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
-from store.planned_tables import by_id, check_keys, file, found, uses_keys
 
 from support.delta_log import PROTOCOL, metadata, write_checkpoint, write_commit
 from support.lake import SCHEMA, Json, OpenLake, add, new_lake_table, remove, schema_json

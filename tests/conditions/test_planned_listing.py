@@ -7,6 +7,7 @@ from urllib.parse import quote
 import pytest
 
 import deltalakedb
+from conditions.planned_tables import by_id, check_keys, file, found, uses_keys
 from deltalakedb.actions.datatypes import COLUMN_ID, PHYSICAL_NAME
 from deltalakedb.actions.planning import PLANNING_COLUMNS, plan_of
 from deltalakedb.conditions import planned
@@ -14,7 +15,6 @@ from deltalakedb.conditions.where import parse_where
 from deltalakedb.errors import InvalidConditionError
 from deltalakedb.lake import Lake
 from deltalakedb.store.url import Engine
-from store.planned_tables import by_id, check_keys, file, found, uses_keys
 
 from support.delta_log import PROTOCOL, metadata, write_commit
 from support.lake import SCHEMA, add, new_lake_table, row_counts, schema_json

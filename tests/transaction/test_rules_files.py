@@ -9,7 +9,7 @@ import pytest
 from deltalakedb.actions import Action, CdcFile, DeletionVectorDescriptor, Metadata, Protocol
 from deltalakedb.errors import CommitRejectedError
 from deltalakedb.transaction import Rule, check_live_files, refreshed_paths, validate_commit
-from unit.transaction.examples import (
+from transaction.examples import (
     LEGACY,
     add,
     column,

@@ -9,7 +9,7 @@ import pytest
 from deltalakedb.actions import AddFile, DomainMetadata, Txn
 from deltalakedb.errors import CommitRejectedError, InvalidActionError
 from deltalakedb.transaction import Rule, assign_row_ids, high_water_mark
-from unit.transaction.examples import add, remove, vector
+from transaction.examples import add, remove, vector
 
 
 def _domain(mark: int) -> DomainMetadata:

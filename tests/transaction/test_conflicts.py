@@ -36,7 +36,7 @@ from deltalakedb.transaction import (
     isolation_of,
     merge_read_sets,
 )
-from unit.transaction.examples import (
+from transaction.examples import (
     LEGACY,
     add,
     column,

@@ -15,7 +15,7 @@ from deltalakedb.errors import (
 )
 from deltalakedb.lake import Lake
 from deltalakedb.table import Table
-from store.test_table_changes import _columns, _line, _registry
+from operations.test_table_changes import _columns, _line, _registry
 
 from support.lake import (
     add,

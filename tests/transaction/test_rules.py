@@ -21,7 +21,7 @@ from deltalakedb.actions import (
 )
 from deltalakedb.errors import CommitRejectedError, UnsupportedFeatureError
 from deltalakedb.transaction import Rule, touched_paths, validate_commit
-from unit.transaction.examples import LEGACY, add, column, features, info, remove, table, vector
+from transaction.examples import LEGACY, add, column, features, info, remove, table, vector
 
 BASE = table()
 

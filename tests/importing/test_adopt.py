@@ -19,12 +19,12 @@ from deltalakedb.lake import Lake
 from deltalakedb.store.dialect import Session
 from deltalakedb.store.mirror import set_drift
 from deltalakedb.table import Table
-from mirror.conftest import NewTable
-from mirror.logs import log_of, queue
 
 from support.catalog_rows import all_rows
 from support.delta_log import metadata, write_commit
 from support.lake import Json, add, live_paths, remove, schema_json
+from support.mirror_lakes import NewTable
+from support.mirror_logs import log_of, queue
 
 PLAIN = {"delta.enableInCommitTimestamps": "false"}
 NOW = 1_700_000_000_000

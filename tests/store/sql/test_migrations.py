@@ -23,8 +23,8 @@ from deltalakedb.store.dialect import Dialect, Row
 from deltalakedb.store.migrate import Migration, Migrator, load_migrations, load_optional
 from deltalakedb.store.relations import LIVE, RELATIONS, TABLES, Kind, Relation
 from deltalakedb.store.url import Engine
-from migration.conftest import OpenDialect
-from migration.introspection import describe, dump
+from store.sql.conftest import OpenDialect
+from store.sql.introspection import describe, dump
 
 from support.postgres_server import PostgresServer
 

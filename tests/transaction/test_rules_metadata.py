@@ -10,7 +10,7 @@ import pytest
 from deltalakedb.actions import Action, Metadata, Protocol
 from deltalakedb.errors import CommitRejectedError, UnsupportedFeatureError
 from deltalakedb.transaction import Rule, validate_commit
-from unit.transaction.examples import LEGACY, column, features, mapped, schema, table
+from transaction.examples import LEGACY, column, features, mapped, schema, table
 
 ROOMY = features(
     "appendOnly", "changeDataFeed", "domainMetadata", reader=("columnMapping", "typeWidening")

@@ -26,12 +26,12 @@ from deltalakedb.store import Store, TableRecord
 from deltalakedb.store.mirror import newest_published
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
-from mirror.conftest import NewTable
-from mirror.export_jobs import COMMITS
-from mirror.logs import lines, log_of, versions_in
+from operations.export_jobs import COMMITS
 
 from support.fork_server import ForkServer
 from support.lake import OpenLake, add, live_paths, remove, row_counts
+from support.mirror_lakes import NewTable
+from support.mirror_logs import lines, log_of, versions_in
 from support.published import folder_of, inline_vector
 
 TIMESTAMPS = "inCommitTimestamp"
@@ -435,7 +435,7 @@ def test_death_at_any_point_is_completed_by_the_next_one(
     # All of them take minutes: here some, spread over all steps.
     stride = 1 if os.environ.get("DELTALAKEDB_SOAK") else 4 if engine == "sqlite" else 12
     reached = 0
-    with ForkServer(tmp_path / "log", jobs="mirror.export_jobs") as fork_server:
+    with ForkServer(tmp_path / "log", jobs="operations.export_jobs") as fork_server:
         for at in range(1, 10_000, stride):
             name, place = f"t{at}", tmp_path / f"t{at}"
             job = {"url": catalog_url, "name": name, "location": str(place), "at": at}
