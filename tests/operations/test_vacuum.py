@@ -99,8 +99,8 @@ def test_what_takes_long_is_told(table: Table, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("deltalakedb.operations.vacuum._AT_ONCE", 1)
     planned = ProgressRecorder()
     table.vacuum(retention_hours=0, allow_short_retention=True, dry_run=True, progress=planned)
-    assert [*planned.calls] == ["Finding what is needed", "Listing files"]
-    assert planned.calls["Finding what is needed"] == [(1, 0)]
+    assert [*planned.calls] == ["Listing needed files", "Listing files"]
+    assert planned.calls["Listing needed files"] == [(1, 0)]
     assert [done for done, _ in planned.calls["Listing files"]][:3] == [1, 2, 3]
     recorder = ProgressRecorder()
     plain: list[tuple[int, int]] = []

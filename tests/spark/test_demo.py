@@ -1,4 +1,4 @@
-"""The demo is told as it stands: what it prints, it has checked."""
+"""The demo runs as a whole, and every statement that it prints was checked."""
 
 import os
 import re

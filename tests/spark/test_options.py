@@ -370,7 +370,7 @@ def test_rows_that_only_move_are_no_changes(
     before = sorted(row["id"] for row in table.snapshot().to_arrow().to_pylist())
     refused: list[tuple[str, DataFrame, dict[str, str], str]] = [
         ("append", rows, {}, "rows are appended"),
-        ("overwrite", rows.where("id > 0"), {}, "8 rows would go and 7 come"),
+        ("overwrite", rows.where("id > 0"), {}, "8 rows would be replaced by 7"),
         ("overwrite", rows, {"replaceWhere": "id >= 0"}, "not about partitions alone"),
         ("overwrite", rows.withColumn("x", rows.id), {"mergeSchema": "true"}, "would change"),
     ]

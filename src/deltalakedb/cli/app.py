@@ -8,16 +8,27 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from deltalakedb.cli import doctor, log, maintenance, mirror, tables
+from deltalakedb.cli import log, maintenance, mirror, tables
+from deltalakedb.cli.checks import Check, all_checks
 from deltalakedb.cli.notices import notices
-from deltalakedb.cli.options import AsJson, Catalog, Panel, StorageOptions, examples, open_lake
-from deltalakedb.cli.output import as_commands, console, printable, show_json
+from deltalakedb.cli.options import (
+    AsJson,
+    Catalog,
+    Panel,
+    StorageOptions,
+    examples,
+    open_lake,
+    parse_storage_options,
+)
+from deltalakedb.cli.output import as_commands, console, printable, say, show_json, show_pairs
+from deltalakedb.cli.progress import progress_bar
 from deltalakedb.errors import DeltaLakeDbError
 from deltalakedb.store.roles import roles_down_script, roles_script
 
@@ -35,11 +46,10 @@ app = typer.Typer(
 )
 tables.register(app)
 maintenance.register(app)
-app.command(rich_help_panel=Panel.UPKEEP)(tables.rebuild)
+app.command(rich_help_panel=Panel.UPKEEP)(maintenance.rebuild)
 log.register(app)
 app.add_typer(mirror.app, name="mirror", rich_help_panel=Panel.LOG)
-app.command(rich_help_panel=Panel.OPERATIONS)(tables.migrate)
-doctor.register(app)
+app.command(rich_help_panel=Panel.OPERATIONS)(maintenance.migrate)
 
 # typer has a click of its own since 0.24 and used the package before: this is the one in use.
 _WrongUsage: type[Any] = typer.BadParameter.mro()[1]
@@ -66,6 +76,60 @@ def _options(
 ) -> None:
     global _debug  # noqa: PLW0603 - set once, before the command runs
     _debug = debug
+
+
+@app.command(
+    rich_help_panel=Panel.OPERATIONS,
+    epilog=examples("doctor --location s3://bucket/lake --spark"),
+)
+def doctor(
+    *,
+    catalog: Annotated[
+        str | None,
+        typer.Option(
+            "--catalog",
+            "-c",
+            envvar="DELTALAKEDB_CATALOG",
+            metavar="URL",
+            help="The catalog to check.",
+        ),
+    ] = None,
+    location: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LOCATION",
+            help="A folder or object store prefix where tables are or will be; may be repeated. "
+            "One object is created there and deleted again.",
+        ),
+    ] = None,
+    spark: Annotated[
+        bool,
+        typer.Option("--spark", help="Start Spark too, and count a row; this takes a few seconds."),
+    ] = False,
+    storage_option: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check the installation, and say how to fix each problem. Nothing is changed.
+
+    It looks at Python, the packages, Java, Spark, the database (does it answer, what may you do
+    there, is the schema up to date, do the clocks agree) and the object store. The exit code is 3
+    if something is wrong.
+    """
+    options = parse_storage_options(storage_option)
+    with progress_bar("Checking", quiet=as_json):
+        checks = list(all_checks(catalog, location or (), options, spark=spark))
+    wrong = [check for check in checks if check.state == "wrong"]
+    if as_json:
+        show_json({"ok": not wrong, "checks": [asdict(check) for check in checks]})
+    else:
+        show_pairs((check.state, _line(check)) for check in checks)
+        say(f"{len(wrong)} of {len(checks)} checks failed." if wrong else "Nothing is wrong.")
+    if wrong:
+        raise typer.Exit(3)
+
+
+def _line(check: Check) -> str:
+    return f"{check.name}: {check.found}" + (f"\n→ {check.fix}" if check.fix else "")
 
 
 @app.command(

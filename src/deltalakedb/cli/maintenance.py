@@ -1,4 +1,4 @@
-"""Commands that keep tables in good order: optimize, vacuum, restore."""
+"""Commands that maintain tables and the catalog: optimize, vacuum, restore, rebuild, migrate."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+import deltalakedb
 from deltalakedb.cli.options import (
     AsJson,
     Catalog,
@@ -153,3 +154,39 @@ def restore(
 
 def _files(count: int) -> str:
     return f"{count} file" if count == 1 else f"{count} files"
+
+
+def migrate(catalog: Catalog, *, as_json: AsJson = False) -> None:
+    """Create the schema of a catalog, or bring it up to date."""
+    applied = deltalakedb.migrate(catalog)
+    if as_json:
+        show_json(applied)
+    else:
+        say(f"Applied: {', '.join(applied)}" if applied else "The schema is up to date.")
+
+
+def rebuild(
+    catalog: Catalog,
+    table: TableName,
+    *,
+    storage_option: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rebuild a table's list of live files and its pages from the ledger.
+
+    Use it after manual changes, or to give an older catalog the bounds that conditions compare.
+    """
+    from deltalakedb.snapshot.page_builder import rebuild_pages
+
+    with open_lake(catalog, storage_option, mirror="worker") as lake:
+        handle = lake.table(table)
+        with lake.store.write() as session:
+            lake.store.lock_head(session, handle.table_id)
+            problems = lake.store.check_active_files(session, handle.table_id)
+            count = lake.store.rebuild_active_files(session, handle.table_id)
+        rebuild_pages(lake.store, handle.record)
+    if as_json:
+        show_json({"table": handle.name, "files": count, "problems": len(problems)})
+    else:
+        result = f"{len(problems)} problems" if problems else "nothing was wrong"
+        say(f"{handle.name}: {result}; the list of {count} files was rebuilt.")

@@ -1,4 +1,4 @@
-"""Commands on tables: create, import, drop, show, files, history, rebuild, and the schema."""
+"""Commands on tables: create, import, drop, show, files, history."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import deltalakedb
 from deltalakedb.cli.notices import no_catalog_is_empty
 from deltalakedb.cli.options import (
     AsJson,
@@ -82,15 +81,6 @@ def register(app: typer.Typer) -> None:
         (history, "history", ("history sales.orders --committer etl --since 2026-11-01",)),
     ):
         app.command(name=name, rich_help_panel=Panel.TABLES, epilog=examples(*usual))(function)
-
-
-def migrate(catalog: Catalog, *, as_json: AsJson = False) -> None:
-    """Create the schema of a catalog, or bring it up to date."""
-    applied = deltalakedb.migrate(catalog)
-    if as_json:
-        show_json(applied)
-    else:
-        say(f"Applied: {', '.join(applied)}" if applied else "The schema is up to date.")
 
 
 def tables(
@@ -440,33 +430,6 @@ def history(
         empty="No commits." if not any(wanted.values()) else "No such commits.",
     )
     _print_more(0 < most < len(commits), None)
-
-
-def rebuild(
-    catalog: Catalog,
-    table: TableName,
-    *,
-    storage_option: StorageOptions = None,
-    as_json: AsJson = False,
-) -> None:
-    """Rebuild a table's list of live files and its pages from the ledger.
-
-    Use it after manual changes, or to give an older catalog the bounds that conditions compare.
-    """
-    from deltalakedb.snapshot.page_builder import rebuild_pages
-
-    with open_lake(catalog, storage_option, mirror="worker") as lake:
-        handle = lake.table(table)
-        with lake.store.write() as session:
-            lake.store.lock_head(session, handle.table_id)
-            problems = lake.store.check_active_files(session, handle.table_id)
-            count = lake.store.rebuild_active_files(session, handle.table_id)
-        rebuild_pages(lake.store, handle.record)
-    if as_json:
-        show_json({"table": handle.name, "files": count, "problems": len(problems)})
-    else:
-        result = f"{len(problems)} problems" if problems else "nothing was wrong"
-        say(f"{handle.name}: {result}; the list of {count} files was rebuilt.")
 
 
 def _most(limit: int | None, default: int) -> int:
