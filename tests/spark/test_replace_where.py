@@ -92,7 +92,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(overwrite, "_rows_go", refuse)
+    monkeypatch.setattr(overwrite, "_rows_replaced", refuse)
 
 
 @pytest.mark.usefixtures("elsewhere")
