@@ -32,8 +32,9 @@ from deltalakedb.actions.statistics import (
     encode_stats,
     parse_column_list,
     parse_stats,
+    truncate_max,
+    truncate_min,
 )
-from deltalakedb.actions.statistics_json import truncate_max, truncate_min
 from deltalakedb.errors import InvalidSchemaError
 
 TOP = "\U0010ffff"

@@ -3,11 +3,12 @@
 import json
 from typing import Any
 
+from deltalakedb.actions.order_keys import FileKeys
 from deltalakedb.actions.planning import PLANNING_COLUMNS, plan_of
 from deltalakedb.conditions.planned import keys_of
 from deltalakedb.conditions.where import predicate_of
 from deltalakedb.lake import Lake
-from deltalakedb.store.rows import FileKeys, decode_map
+from deltalakedb.store.rows import decode_map
 from deltalakedb.table import Table
 
 from support.lake import Json, add, new_lake_table

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from deltalakedb.actions import AddFile
-from deltalakedb.actions.order_keys import bounds_keys, width_class
-from deltalakedb.actions.planning import SLOTS, plan_of, plan_text
+from deltalakedb.actions.order_keys import SLOTS, bounds_keys, width_class
+from deltalakedb.actions.planning import plan_of, plan_text
 from deltalakedb.lake import Lake
 from deltalakedb.table import Table
 

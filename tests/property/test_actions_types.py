@@ -47,8 +47,13 @@ from deltalakedb.actions.partition import (
     partition_path,
 )
 from deltalakedb.actions.properties import format_interval, parse_interval
-from deltalakedb.actions.statistics import Statistics, encode_stats, parse_stats
-from deltalakedb.actions.statistics_json import truncate_max, truncate_min
+from deltalakedb.actions.statistics import (
+    Statistics,
+    encode_stats,
+    parse_stats,
+    truncate_max,
+    truncate_min,
+)
 from deltalakedb.actions.z85 import decode, encode
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)

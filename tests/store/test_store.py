@@ -23,8 +23,8 @@ from deltalakedb.actions import (
 from deltalakedb.errors import CatalogConstraintError
 from deltalakedb.store import Counts, Store, TableRecord, VersionRecord, account
 from deltalakedb.store.dialect import Session
-from deltalakedb.store.records import ActiveFilesProblem
 from deltalakedb.store.relations import LIVE, RELATIONS
+from deltalakedb.store.rows import ActiveFilesProblem
 from deltalakedb.store.url import Engine
 
 from support.store import append, commit, new_table, payload_of

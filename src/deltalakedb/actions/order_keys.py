@@ -40,10 +40,11 @@ from deltalakedb.actions.datatypes import (
 )
 from deltalakedb.actions.partition import INTEGER_RANGES, decode_partition_value
 from deltalakedb.actions.scalars import parse_moment
-from deltalakedb.actions.statistics import decode_high, decode_low
-from deltalakedb.actions.statistics_json import UNKNOWN, loads_tolerant
+from deltalakedb.actions.statistics import UNKNOWN, decode_high, decode_low, loads_tolerant
 from deltalakedb.errors import InvalidSchemaError
 
+SLOTS: Final = 3
+"""The number of columns of a table that can be planned."""
 LOWEST: Final = -(2**63)
 HIGHEST: Final = 2**63 - 1
 EVERYTHING: Final = (LOWEST, HIGHEST)
@@ -157,6 +158,30 @@ def width_class(low: int, high: int) -> int:
     """
     bits = (high - low).bit_length()
     return bits + bits % 2
+
+
+class FileKeys:
+    """The keys of files by a plan; build it once for many files of one commit."""
+
+    def __init__(self, plan: tuple[PlannedColumn, ...]) -> None:
+        self._bounds = _bounds(plan)
+        self._missing = (None, None, None) * (SLOTS - len(plan))
+        self._maps: dict[str, Mapping[str, str | None]] = {}
+
+    def of(self, stats: str | None, partition_values: str) -> tuple[int | None, ...]:
+        """Width class, lowest and highest key of each slot; nulls where a slot is free."""
+        values = self._maps.get(partition_values)
+        if values is None:
+            values = self._maps[partition_values] = json.loads(partition_values)
+        keys: list[int] = []
+        for low, high in self._bounds.of(stats, values):
+            keys += (width_class(low, high), low, high)
+        return (*keys, *self._missing)
+
+
+@lru_cache(maxsize=64)
+def _bounds(plan: tuple[PlannedColumn, ...]) -> BoundsKeys:
+    return BoundsKeys(plan)
 
 
 # --- keys of values -----------------------------------------------------------------------

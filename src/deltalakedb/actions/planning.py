@@ -9,9 +9,8 @@ of a version agrees on it; the catalog stores the plan of its keys as text.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from deltalakedb.actions.datatypes import (
     BINARY,
@@ -25,17 +24,15 @@ from deltalakedb.actions.datatypes import (
     was_float,
     without_physical_names,
 )
-from deltalakedb.actions.order_keys import has_order_key
+from deltalakedb.actions.order_keys import SLOTS, has_order_key
 from deltalakedb.actions.statistics import parse_column_list
 from deltalakedb.actions.values import Metadata
 from deltalakedb.errors import ConfigurationError, InvalidSchemaError
 
 PLANNING_COLUMNS: Final = "deltalakedb.planningColumns"
-SLOTS: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedColumn:
+class PlannedColumn(NamedTuple):
     """A leaf column with bounds; `physical` is its path in statistics and data files."""
 
     physical: ColumnPath

@@ -16,11 +16,13 @@ Bounds and null counts are keyed by the *logical* path of a leaf column, `("a",)
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final, TypeAlias
 
 from deltalakedb.actions import jsonvalue
@@ -33,19 +35,37 @@ from deltalakedb.actions.datatypes import (
     physical_name,
 )
 from deltalakedb.actions.partition import INTEGER_RANGES
-from deltalakedb.actions.scalars import parse_date, parse_moment, to_float32, to_utc
-from deltalakedb.actions.statistics_json import UNKNOWN, loads_tolerant, write_bound
+from deltalakedb.actions.scalars import (
+    fit_decimal,
+    parse_date,
+    parse_moment,
+    shortest_float32,
+    to_float32,
+    to_utc,
+)
 from deltalakedb.errors import InvalidActionError, InvalidSchemaError
 
 STRING_PREFIX_LENGTH: Final = 32
 _MILLISECOND: Final = timedelta(milliseconds=1)
 # Writers of old marked a cut maximum with U+FFFD, which is not above every character.
 _OLD_TIE_BREAKER: Final = "\ufffd"
-_HIGHEST: Final = "\U0010ffff"
+_ASCII_TIE_BREAKER: Final = "\x7f"
+_TIE_BREAKER: Final = "\U0010ffff"
 _KNOWN: Final = ("numRecords", "minValues", "maxValues", "nullCount", "tightBounds")
 
 _STEP: Final = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^`.,\s](?:[^`.,]*[^`.,\s])?))\s*([.,]|$)")
 
+
+class _Unknown:
+    """The value for a bound that is not reliable."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "UNKNOWN"
+
+
+UNKNOWN: Final = _Unknown()
 _Tree: TypeAlias = "dict[str, tuple[ColumnPath, _Tree | DataType]]"
 
 
@@ -206,6 +226,37 @@ def parse_column_list(text: str) -> list[ColumnPath]:
 # --- reading ------------------------------------------------------------------------------
 
 
+def loads_tolerant(text: str | None) -> dict[str, Any] | None:
+    """Parse a JSON object whose numbers may be NaN, infinite or absurd: those become UNKNOWN.
+
+    None for anything that is no JSON object. Never raises.
+    """
+    if not isinstance(text, str):
+        return None
+    try:
+        value = _parse_json(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _parse_decimal(text: str) -> Decimal | _Unknown:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return UNKNOWN
+
+
+def _parse_integer(text: str) -> int | _Unknown:
+    # Longer ones are no statistics, and Python refuses to convert the very long.
+    return int(text) if len(text) <= 100 else UNKNOWN
+
+
+_parse_json: Final[Callable[[str], Any]] = json.JSONDecoder(
+    parse_float=_parse_decimal, parse_int=_parse_integer, parse_constant=lambda _: UNKNOWN
+).decode
+
+
 def _tree_of(struct: StructType, above: ColumnPath) -> _Tree:
     return {
         physical_name(f): (
@@ -279,7 +330,7 @@ def decode_high(value: Any, data_type: DataType) -> Any:
         and decoded.endswith(_OLD_TIE_BREAKER)
         and len(decoded) > STRING_PREFIX_LENGTH
     ):
-        return decoded[:-1] + _HIGHEST
+        return decoded[:-1] + _TIE_BREAKER
     return decoded
 
 
@@ -391,3 +442,114 @@ def _nested_text(texts: Mapping[ColumnPath, str]) -> str:
         for name, inner in groups.items()
     ]
     return f"{{{','.join(parts)}}}"
+
+
+def truncate_min(text: str, length: int) -> str:
+    """Cut a lower bound to `length` characters: a prefix sorts before what it begins."""
+    return text[:length]
+
+
+def truncate_max(text: str, length: int) -> str | None:
+    """Cut an upper bound to about `length` characters so that it still sorts after `text`.
+
+    The tie-breaker is U+007F if the first character cut is below it, otherwise U+10FFFF. Where
+    that character is U+10FFFF itself the prefix grows, up to twice `length`; None if that does
+    not help.
+    """
+    if len(text) <= length:
+        return text
+    for cut in range(length, 2 * length + 1):
+        if cut >= len(text):
+            return text
+        following = text[cut]
+        if following < _ASCII_TIE_BREAKER:
+            return text[:cut] + _ASCII_TIE_BREAKER
+        if following < _TIE_BREAKER:
+            return text[:cut] + _TIE_BREAKER
+    return None
+
+
+def write_bound(value: Any, data_type: DataType, *, is_max: bool, prefix_length: int) -> str | None:
+    """Write one bound as JSON text; None where it has to be left out.
+
+    Raises ValueError with the reason where the value is not one of its type.
+    """
+    if isinstance(data_type, DecimalType):
+        if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
+            raise _invalid("it is not a Decimal")
+        return format(fit_decimal(Decimal(value), data_type), "f")
+    if data_type == PrimitiveType("string"):
+        return _write_string(value, is_max=is_max, length=prefix_length)
+    writer = _WRITERS.get(data_type.name) if isinstance(data_type, PrimitiveType) else None
+    return None if writer is None else writer(value)
+
+
+def _invalid(why: str) -> ValueError:
+    return ValueError(why)
+
+
+def _write_string(value: Any, *, is_max: bool, length: int) -> str | None:
+    if not isinstance(value, str):
+        raise _invalid("it is not a string")
+    cut = truncate_max(value, length) if is_max else truncate_min(value, length)
+    return None if cut is None else jsonvalue.dumps(cut)
+
+
+def _write_integer(bound: int) -> Callable[[Any], str]:
+    def write(value: Any) -> str:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise _invalid("it is not an integer")
+        if not -bound <= value < bound:
+            raise _invalid(f"it lies outside {-bound} to {bound - 1}")
+        return int.__repr__(value)
+
+    return write
+
+
+def _write_double(value: Any) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise _invalid("it is not a number")
+    number = float(value)
+    return jsonvalue.format_number(number) if math.isfinite(number) else None
+
+
+def _write_float(value: Any) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise _invalid("it is not a number")
+    try:
+        return _write_double(shortest_float32(float(value)))
+    except OverflowError:
+        raise _invalid("it lies outside the range of single precision") from None
+
+
+def _write_date(value: Any) -> str:
+    if isinstance(value, datetime) or not isinstance(value, date):
+        raise _invalid("it is not a date")
+    return f'"{value.isoformat()}"'
+
+
+def _write_timestamp(value: Any) -> str:
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise _invalid("it is not a datetime with a time zone")
+    try:
+        utc = value.astimezone(UTC)
+    except OverflowError:
+        raise _invalid("it lies outside the years 1 to 9999 in UTC") from None
+    return f'"{utc.replace(tzinfo=None).isoformat(timespec="milliseconds")}Z"'
+
+
+def _write_timestamp_ntz(value: Any) -> str:
+    if not isinstance(value, datetime) or value.tzinfo is not None:
+        raise _invalid("it is not a datetime without a time zone")
+    return f'"{value.isoformat(timespec="milliseconds")}"'
+
+
+_WRITERS: Final[Mapping[str, Callable[[Any], str | None]]] = {
+    **{name: _write_integer(bound) for name, bound in INTEGER_RANGES.items()},
+    "float": _write_float,
+    "double": _write_double,
+    "date": _write_date,
+    "timestamp": _write_timestamp,
+    "timestamp_ntz": _write_timestamp_ntz,
+}
+"""Types that have bounds; the others (booleans, binary, variant, nested) only have null counts."""

@@ -25,8 +25,13 @@ from deltalakedb.actions.order_keys import has_order_key, order_key
 from deltalakedb.actions.partition import decode_partition_value
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.actions.scalars import parse_moment
-from deltalakedb.actions.statistics import covered_columns, decode_high, decode_low
-from deltalakedb.actions.statistics_json import UNKNOWN, loads_tolerant
+from deltalakedb.actions.statistics import (
+    UNKNOWN,
+    covered_columns,
+    decode_high,
+    decode_low,
+    loads_tolerant,
+)
 from deltalakedb.conditions.predicate import Column
 from deltalakedb.deltalog.checkpoint_rows import read_objects, spread
 from deltalakedb.errors import DeltaLakeDbError

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from deltalakedb.actions.datatypes import DataType, DecimalType, StructType, physical_name
 from deltalakedb.actions.partition import decode_partition_value
 from deltalakedb.actions.scalars import fit_decimal
-from deltalakedb.actions.statistics import decode_low
-from deltalakedb.actions.statistics_json import UNKNOWN, loads_tolerant
+from deltalakedb.actions.statistics import UNKNOWN, decode_low, loads_tolerant
 from deltalakedb.deltalog.checkpoint_schema import (
     CheckpointForm,
     add_type,

@@ -23,13 +23,13 @@ from orjson import loads as quick_loads
 from deltalakedb.actions import Action, AddFile, CommitInfo, Metadata, RemoveFile
 from deltalakedb.actions.codec import from_dict, parse_commit
 from deltalakedb.actions.jsonvalue import loads
+from deltalakedb.actions.order_keys import FileKeys
 from deltalakedb.actions.planning import Plan, plan_of
 from deltalakedb.deltalog.replay import VersionSpan, file_id, reconcile
 from deltalakedb.errors import InvalidActionError, InvalidSchemaError
 from deltalakedb.store.arrow import schema_of
-from deltalakedb.store.records import VersionRecord
 from deltalakedb.store.relations import ACTIVE_FILES, ADD_FILES, REMOVE_FILES
-from deltalakedb.store.rows import FileKeys, add_values, map_text, remove_values
+from deltalakedb.store.rows import VersionRecord, add_values, map_text, remove_values
 
 if TYPE_CHECKING:
     import pyarrow as pa

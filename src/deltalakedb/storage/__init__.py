@@ -17,8 +17,15 @@ from deltalakedb.storage.locations import (
     root_locations,
     table_location,
 )
-from deltalakedb.storage.object_store import check_options, check_process, open_object_store
-from deltalakedb.storage.storage import ObjectInfo, Storage, delete_leftovers, open_storage
+from deltalakedb.storage.storage import (
+    ObjectInfo,
+    Storage,
+    check_options,
+    check_process,
+    delete_leftovers,
+    open_object_store,
+    open_storage,
+)
 
 __all__ = [
     "ObjectInfo",

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from deltalakedb.actions.planning import SLOTS
+from deltalakedb.actions.order_keys import SLOTS
 from deltalakedb.errors import ForkedProcessError
 from deltalakedb.store.pool import C, Pool
 from deltalakedb.store.queries import load_queries, rewrite

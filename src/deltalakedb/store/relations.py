@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from deltalakedb.actions.planning import SLOTS
+from deltalakedb.actions.order_keys import SLOTS
 
 LIVE = 2**63 - 1
 """`removed_version` of a file that is still live."""

@@ -19,19 +19,13 @@ from typing import TYPE_CHECKING, Final, Self
 
 from deltalakedb.actions import Action, DomainMetadata, Metadata, Protocol
 from deltalakedb.actions.jsonvalue import dumps
+from deltalakedb.actions.order_keys import FileKeys
 from deltalakedb.actions.planning import Plan, plan_of, plan_text
 from deltalakedb.errors import ClockError, CorruptCatalogError
 from deltalakedb.formatting import format_time
 from deltalakedb.storage import check_options
 from deltalakedb.store.migrate import Migrator
 from deltalakedb.store.queries import rewrite
-from deltalakedb.store.records import (
-    ActiveFilesProblem,
-    Payload,
-    TableRecord,
-    VersionRecord,
-    roots_text,
-)
 from deltalakedb.store.relations import (
     ACTION_RELATIONS,
     ACTIVE_FILES,
@@ -49,11 +43,15 @@ from deltalakedb.store.relations import (
     Relation,
 )
 from deltalakedb.store.rows import (
-    FileKeys,
+    ActiveFilesProblem,
+    Payload,
+    TableRecord,
+    VersionRecord,
     active_rows,
     decode_map,
     from_row,
     planned_rows,
+    roots_text,
     to_rows,
 )
 from deltalakedb.store.table_lookup import not_registered

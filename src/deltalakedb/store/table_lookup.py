@@ -18,7 +18,7 @@ from deltalakedb.store.relations import EXPORTED_TABLES
 if TYPE_CHECKING:
     from deltalakedb.store import Store
     from deltalakedb.store.dialect import Row, Session
-    from deltalakedb.store.records import TableRecord
+    from deltalakedb.store.rows import TableRecord
 
 
 def find_table(store: Store, session: Session, name: object) -> TableRecord:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from deltalakedb.actions import Metadata, Protocol, Txn
 from deltalakedb.store.queries import load_queries
-from deltalakedb.store.records import Counts, VersionRecord
 from deltalakedb.store.relations import LIVE, METADATA_UPDATES, PROTOCOL_UPDATES, TXN_ACTIONS
-from deltalakedb.store.rows import from_row
+from deltalakedb.store.rows import Counts, VersionRecord, from_row
 
 if TYPE_CHECKING:
     from deltalakedb.store.dialect import Row, Session

@@ -12,7 +12,7 @@ from deltalakedb.errors import ConfigurationError, InvalidArgumentError
 from deltalakedb.forking import ProcessLock
 from deltalakedb.lake import Lake, open_lakes
 from deltalakedb.spark.io.spark_internals import session_settings
-from deltalakedb.storage.object_store import check_options
+from deltalakedb.storage import check_options
 from deltalakedb.store.url import parse_url
 
 if TYPE_CHECKING:
