@@ -1,4 +1,4 @@
-"""What the matrix does not show: exceptions to the rules, messages, and the derived facts."""
+"""What the matrix does not show: exceptions to the rules, messages, and the derived rules."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from deltalakedb.actions import (
 )
 from deltalakedb.errors import CommitRejectedError, InvalidLogError, UnsupportedFeatureError
 from deltalakedb.transaction import check_live_files, touched_paths, validate_commit
-from deltalakedb.transaction.table_rules import CONSTRAINT_RULES
+from deltalakedb.transaction.rules import CONSTRAINT_RULES
 
 REFUSED = {
     # Made by hand for tests of log replay: no schema, no metaData, two spellings of one path.

@@ -43,9 +43,13 @@ from deltalakedb.store import mirror as queue
 from deltalakedb.store.table_lookup import not_registered
 from deltalakedb.transaction.attempt import Summary
 from deltalakedb.transaction.commit import TableState, load_state
-from deltalakedb.transaction.rules import check_live_files, validate_commit
+from deltalakedb.transaction.rules import (
+    CONSTRAINT_RULES,
+    check_live_files,
+    table_rules,
+    validate_commit,
+)
 from deltalakedb.transaction.rules_files import check_places
-from deltalakedb.transaction.table_rules import CONSTRAINT_RULES, facts_of
 
 if TYPE_CHECKING:
     from deltalakedb.storage import Storage
@@ -236,8 +240,8 @@ def _adopt_one(
     check_places(summary.adds, summary.removes, table)
     after_metadata = summary.metadata or state.metadata
     after_protocol = summary.protocol or state.protocol
-    facts = facts_of(after_metadata, after_protocol)
-    committed_at = _time(foreign, parsed, summary, state, in_commit=facts.in_commit_timestamps)
+    rules = table_rules(after_metadata, after_protocol)
+    committed_at = _time(foreign, parsed, summary, state, in_commit=rules.in_commit_timestamps)
     info = summary.commit_info
     counts, closing = account(state.counts, actions, live)
     version = foreign.file.version
@@ -259,7 +263,7 @@ def _adopt_one(
         actions,
         payload=Payload(foreign.data, foreign.digest),
         closing=closing,
-        plan=facts.plan,
+        plan=rules.plan,
         published=True,
     )
     if summary.metadata is not None or summary.protocol is not None:

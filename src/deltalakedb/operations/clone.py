@@ -30,7 +30,7 @@ from deltalakedb.operations.append import add_of, rows_of_files
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.commit import Commit, Guarantees, Operation
-from deltalakedb.transaction.table_rules import CONSTRAINT_RULES
+from deltalakedb.transaction.rules import CONSTRAINT_RULES
 
 if TYPE_CHECKING:
     from deltalakedb.actions import Action

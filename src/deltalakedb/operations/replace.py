@@ -21,7 +21,7 @@ from deltalakedb.operations.append import remove_of, rows_of_files
 from deltalakedb.snapshot.listing import COLUMNS
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.commit import Commit, Guarantees, Operation, state_of
-from deltalakedb.transaction.table_rules import CONSTRAINT_RULES
+from deltalakedb.transaction.rules import CONSTRAINT_RULES
 
 if TYPE_CHECKING:
     from deltalakedb.snapshot import Snapshot

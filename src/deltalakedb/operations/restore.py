@@ -23,7 +23,7 @@ from deltalakedb.storage.locations import FilePlaces
 from deltalakedb.threads import Threads
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.commit import Commit, Guarantees, Operation, state_of
-from deltalakedb.transaction.table_rules import CONSTRAINT_RULES
+from deltalakedb.transaction.rules import CONSTRAINT_RULES
 
 if TYPE_CHECKING:
     from deltalakedb.snapshot import Snapshot

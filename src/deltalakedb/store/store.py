@@ -56,7 +56,7 @@ from deltalakedb.store.rows import (
 )
 from deltalakedb.store.table_lookup import not_registered
 from deltalakedb.store.url import parse_url
-from deltalakedb.telemetry import Metrics
+from deltalakedb.telemetry import Metrics, warning
 
 if TYPE_CHECKING:
     from deltalakedb.clock import Clock
@@ -69,8 +69,10 @@ _DIALECTS = {
     "duckdb": ("deltalakedb.store.duckdb", "DuckdbDialect"),
 }
 
+# Clocks of sound machines differ by less.
+_AHEAD_MS: Final = 60_000
 # A catalog may lie idle for years; for longer than this, a wrong clock is more likely.
-LONGEST_IDLE_MS: Final = 5 * 365 * 86_400_000
+_LONGEST_IDLE_MS: Final = 5 * 365 * 86_400_000
 # A commit with more rows than this is written by bulk loads, which cannot share a round trip.
 _BATCH_ROWS = 64
 _NO_BATCH = nullcontext()
@@ -99,6 +101,8 @@ class Store:
         """Whether the store was opened with a clock, which is not checked then."""
         self.metrics = Metrics()
         self.migrator = Migrator(dialect, self.clock)
+        self._checked_at: int | None = None
+        self._warned: set[str] = set()
 
     @classmethod
     def open(
@@ -144,7 +148,7 @@ class Store:
             return
         row = session.one("newest_time")
         newest = 0 if row is None else int(row[0])
-        if now - newest <= LONGEST_IDLE_MS:
+        if now - newest <= _LONGEST_IDLE_MS:
             return
         raise ClockError(
             f"The clock of this machine says {format_time(now)}, and the newest time in the "
@@ -155,6 +159,32 @@ class Store:
             "with clock=deltalakedb.clock.SystemClock() and commit: a clock that is passed is not "
             "questioned",
         )
+
+    def commit_time(self, session: Session) -> int:
+        """The time at which a commit is recorded; ClockError if the clock cannot be right."""
+        now = self.clock.now_ms()
+        # A clock that was checked once is checked again only after it has jumped.
+        if self._checked_at is None or now - self._checked_at > _LONGEST_IDLE_MS:
+            self.check_clock(session, now)
+        self._checked_at = now
+        return now
+
+    def time_after(self, previous: int, now: int, table: TableRecord) -> int:
+        """The time of a commit that follows one at `previous`: times of a table increase."""
+        if previous - now > _AHEAD_MS and table.table_id not in self._warned:
+            self._warned.add(table.table_id)
+            warning(
+                "commit_time_ahead",
+                lambda: {
+                    "table": table.name,
+                    "table_id": table.table_id,
+                    "newest_commit": format_time(previous),
+                    "clock": format_time(now),
+                    "error": "The newest commit is later than the clock. Until the clock reaches "
+                    "it, each commit is a millisecond after the one before",
+                },
+            )
+        return max(now, previous + 1)
 
     # --- tables ---------------------------------------------------------------------------
 

@@ -7,14 +7,15 @@ committer writes it to the ledger, and deletes the files that were staged for it
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from deltalakedb.actions import Action, AddFile, CommitInfo, Metadata, Protocol, Txn
 from deltalakedb.actions.codec import as_action
-from deltalakedb.actions.jsonvalue import dumps
+from deltalakedb.actions.jsonvalue import dumps, dumps_ordered
+from deltalakedb.actions.properties import TableProperties
 from deltalakedb.arguments import require_mapping, require_texts, short_repr
 from deltalakedb.errors import (
     CommitRejectedError,
@@ -100,6 +101,8 @@ def load_state(store: Store, session: Session, table_id: str, version: int) -> T
     return TableState(table_id, version, record.committed_at, metadata, protocol, record.counts)
 
 
+_ICT_VERSION: Final = "delta.inCommitTimestampEnablementVersion"
+_ICT_TIMESTAMP: Final = "delta.inCommitTimestampEnablementTimestamp"
 getrandbits = SystemRandom().getrandbits
 _VERSION_4: Final = 0x4000_8000_0000_0000_0000
 _RANDOM_BITS: Final = ~0xF000_C000_0000_0000_0000
@@ -417,3 +420,68 @@ def as_strings(values: Mapping[str, Any]) -> dict[str, str]:
         for key, value in sorted(values.items())
         if value is not None
     }
+
+
+def commit_info(
+    commit: Commit,
+    *,
+    isolation: str,
+    is_blind_append: bool,
+    in_commit_timestamps: bool,
+    committed_at: int,
+    committer: str | None,
+    engine_info: str,
+    transaction_id: str | None,
+) -> CommitInfo:
+    """The commitInfo of a commit. Fields that the user set never replace those of the committer."""
+    operation = commit.operation
+    # In the order of their names, which is how a commitInfo is written.
+    known: dict[str, Any] = {"engineInfo": engine_info}
+    if in_commit_timestamps:
+        known["inCommitTimestamp"] = committed_at
+    known["isBlindAppend"] = is_blind_append
+    known["isolationLevel"] = isolation
+    known["operation"] = operation.name
+    if operation.metrics:
+        known["operationMetrics"] = as_strings(operation.metrics)
+    known["operationParameters"] = as_strings(operation.parameters) if operation.parameters else {}
+    if commit.base is not None:
+        known["readVersion"] = commit.base.version
+    if transaction_id is not None:
+        tags = operation.info.get("tags")
+        known["tags"] = {
+            **(tags if isinstance(tags, dict) else {}),
+            "deltalakedb.transactionId": transaction_id,
+        }
+    known["timestamp"] = committed_at
+    known["txnId"] = commit.uuid
+    if committer is not None:
+        known["userName"] = committer
+    return CommitInfo({**operation.info, **known} if operation.info else known)
+
+
+def commit_info_text(info: CommitInfo, commit: Commit) -> str:
+    """The canonical JSON of `commit_info`; fields of the user may need the general encoder."""
+    return dumps(info.fields) if commit.operation.info else dumps_ordered(info.fields, plain=True)
+
+
+def with_enablement(
+    actions: Sequence[Action], before: Metadata, *, version: int, committed_at: int
+) -> Sequence[Action]:
+    """The actions, with the start of in-commit timestamps in a metaData that enables them."""
+    if TableProperties(before.configuration).enable_in_commit_timestamps:
+        return actions
+    return [
+        replace(
+            action,
+            configuration={
+                **action.configuration,
+                _ICT_VERSION: str(version),
+                _ICT_TIMESTAMP: str(committed_at),
+            },
+        )
+        if isinstance(action, Metadata)
+        and TableProperties(action.configuration).enable_in_commit_timestamps
+        else action
+        for action in actions
+    ]

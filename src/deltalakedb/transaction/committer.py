@@ -13,7 +13,7 @@ Guarantees:
   are Serializable are as if they had happened one after the other, in the order of their commits.
 - A commit is never doubled: every try carries the same UUID, and a try that finds it in the ledger
   takes it as its own acknowledgement.
-- Commit times strictly increase per table, whatever the clocks say (`commit_times.py`).
+- Commit times strictly increase per table, whatever the clocks say (`Store.time_after`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from deltalakedb.actions import serialise_commit
+from deltalakedb.actions import Action, serialise_commit
 from deltalakedb.errors import (
     CatalogBusyError,
     CatalogConnectionLostError,
@@ -51,18 +51,26 @@ from deltalakedb.store.mirror import drift_way_out, mirror_table
 from deltalakedb.store.table_lookup import not_registered, table_exists
 from deltalakedb.telemetry import Metrics, event, span
 from deltalakedb.transaction.attempt import Attempt, IsolationLevel, Summary, isolation_of
-from deltalakedb.transaction.commit import Commit, Committed, TableRead, TableState, new_uuid
-from deltalakedb.transaction.commit_info import (
-    CommitTimes,
+from deltalakedb.transaction.commit import (
+    Commit,
+    Committed,
+    TableRead,
+    TableState,
     commit_info,
     commit_info_text,
-    finish_actions,
+    new_uuid,
+    with_enablement,
 )
 from deltalakedb.transaction.concurrent_commits import state_after_winners
 from deltalakedb.transaction.retry import RetryPolicy
-from deltalakedb.transaction.rules import check_live_files, validate_commit
+from deltalakedb.transaction.row_tracking import with_row_ids
+from deltalakedb.transaction.rules import (
+    ROW_TRACKING,
+    check_live_files,
+    table_rules,
+    validate_commit,
+)
 from deltalakedb.transaction.rules_files import check_places, check_spellings, other_spellings
-from deltalakedb.transaction.table_rules import facts_of
 
 if TYPE_CHECKING:
     from deltalakedb.store import Store, TableRecord
@@ -148,7 +156,6 @@ class Committer:
         self._metrics = metrics or Metrics()
         self._committer = committer
         self._engine_info = engine_info
-        self._times = CommitTimes(store)
         self._refuses_drift = on_drift == "refuse"
         self._guard = guard
         self._subscribers = subscribers
@@ -618,29 +625,29 @@ class Committer:
 
     def _write(self, session: Session, work: _Work, transaction_id: str | None) -> None:
         commit, state, summary = work.commit, work.state, work.commit.summary
-        now = self._times.now(session)
-        version = 0 if state is None else state.version + 1
-        committed_at = now
+        now = committed_at = self._store.commit_time(session)
+        version = 0
         if state is not None:
-            committed_at = self._times.after(state.committed_at, now, commit.table)
-        actions = finish_actions(
-            self._store,
-            session,
-            commit,
-            state,
-            version=version,
-            committed_at=committed_at,
-        )
+            version = state.version + 1
+            committed_at = self._store.time_after(state.committed_at, now, commit.table)
+        after = _state_after(work.table_id, state, summary, version, committed_at)
+        rules = table_rules(after.metadata, after.protocol)
+        actions: Sequence[Action] = commit.actions
         body = work.body
+        if state is not None and summary.metadata is not None:
+            actions = with_enablement(
+                actions, state.metadata, version=version, committed_at=committed_at
+            )
+        if ROW_TRACKING in rules.features and (state is not None or summary.adds):
+            actions = with_row_ids(self._store, session, actions, state, version=version)
         if actions is not commit.actions:
             body, summary = serialise_commit(actions), Summary(actions)
-        after = _state_after(work.table_id, state, summary, version, committed_at)
-        facts = facts_of(after.metadata, after.protocol)
+            after = _state_after(work.table_id, state, summary, version, committed_at)
         info = commit_info(
             commit,
-            isolation=work.attempt.effective_isolation,
+            isolation=work.attempt.effective_isolation.value,
             is_blind_append=work.is_blind_append,
-            in_commit_timestamps=facts.in_commit_timestamps,
+            in_commit_timestamps=rules.in_commit_timestamps,
             committed_at=committed_at,
             committer=self._committer,
             engine_info=self._engine_info,
@@ -672,7 +679,7 @@ class Committer:
             actions,
             payload=Payload(data, hashlib.sha256(data).hexdigest()),
             closing=closing,
-            plan=facts.plan,
+            plan=rules.plan,
             first=state is None,
         )
         if state is not None:

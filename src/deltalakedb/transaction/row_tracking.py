@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from deltalakedb.actions import jsonvalue
 from deltalakedb.actions.values import Action, AddFile, DomainMetadata, RemoveFile
@@ -12,6 +12,11 @@ from deltalakedb.errors import DeltaLakeDbError, InvalidActionError
 from deltalakedb.transaction.metadata_diff import ROW_TRACKING_DOMAIN
 from deltalakedb.transaction.rulebook import Rule, reject
 from deltalakedb.transaction.rules_files import num_records
+
+if TYPE_CHECKING:
+    from deltalakedb.store import Store
+    from deltalakedb.store.dialect import Session
+    from deltalakedb.transaction.commit import TableState
 
 NO_ROW_IDS: Final = -1
 """The high-water mark of a table that has given out none."""
@@ -87,6 +92,22 @@ def assign_row_ids(
         return filled, None
     configuration = jsonvalue.dumps({_MARK: last})
     return filled, DomainMetadata(ROW_TRACKING_DOMAIN, configuration, removed=False)
+
+
+def with_row_ids(
+    store: Store,
+    session: Session,
+    actions: Sequence[Action],
+    state: TableState | None,
+    *,
+    version: int,
+) -> Sequence[Action]:
+    """The actions with row ids, and the new high-water mark, of a commit on top of `state`."""
+    domain = None
+    if state is not None:
+        domain = store.domain_at(session, state.table_id, ROW_TRACKING_DOMAIN, state.version)
+    filled, written = assign_row_ids(actions, high_water_mark(domain), version)
+    return filled if written is None else [*filled, written]
 
 
 def _take_over(add: AddFile, remove: RemoveFile | None) -> AddFile:

@@ -14,8 +14,15 @@ Actions are taken as `codec.as_action` leaves them: every field has its right ty
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, NamedTuple
 
+from deltalakedb.actions.datatypes import DataType, physical_name
+from deltalakedb.actions.features import check_writable, features_in_use, required_features
+from deltalakedb.actions.planning import Plan, plan_of
+from deltalakedb.actions.properties import TableProperties
 from deltalakedb.actions.values import (
     Action,
     AddFile,
@@ -40,17 +47,21 @@ from deltalakedb.transaction.rules_files import (
     refreshed_paths,
 )
 from deltalakedb.transaction.rules_metadata import check_features, check_metadata, check_protocol
-from deltalakedb.transaction.table_rules import (
-    CONSTRAINT_RULES,
-    TableFacts,
-    check_table_writable,
-    facts_of,
-)
 
 __all__ = ["Rule", "check_live_files", "refreshed_paths", "touched_paths", "validate_commit"]
 
 # Delta's own domains that a commit may write, and the feature each belongs to.
 _SYSTEM_DOMAINS = {"delta.rowTracking": "rowTracking", "delta.clustering": "clustering"}
+ROW_TRACKING: Final = "rowTracking"
+
+CONSTRAINT_RULES: Final[Mapping[str, Rule]] = {
+    "checkConstraints": Rule.CHECK_CONSTRAINTS,
+    "invariants": Rule.INVARIANTS,
+    "generatedColumns": Rule.GENERATED_COLUMNS,
+    "identityColumns": Rule.IDENTITY_COLUMNS,
+    "allowColumnDefaults": Rule.COLUMN_DEFAULTS,
+}
+"""The features that bind whoever adds rows. A caller that took care of one says so by its name."""
 
 
 def validate_commit(
@@ -97,18 +108,18 @@ def validate_commit(
         check_table_writable(new_metadata, new_protocol, honours)
     except InvalidActionError as error:
         raise reject_for(Rule.PROTOCOL, error) from error
-    facts = facts_of(new_metadata, new_protocol)
+    rules = table_rules(new_metadata, new_protocol)
     if commit.domains:
-        _check_domains(commit.domains.values(), facts)
+        _check_domains(commit.domains.values(), rules)
     check_each_path_once(commit.adds, commit.removes)
-    check_adds(commit.adds, facts, commit.removes)
+    check_adds(commit.adds, rules, commit.removes)
     if commit.removes:
         was_append_only = not first and _append_only(metadata, protocol)
-        check_removes(commit.removes, append_only=facts.append_only or was_append_only)
+        check_removes(commit.removes, append_only=rules.append_only or was_append_only)
     if commit.cdc_files:
-        check_cdc_files(commit.cdc_files, facts)
-    if facts.constraints:
-        _check_constraints(commit, facts, honours)
+        check_cdc_files(commit.cdc_files, rules)
+    if rules.constraints:
+        _check_constraints(commit, rules, honours)
 
 
 def touched_paths(actions: Iterable[Action]) -> list[str]:
@@ -161,11 +172,13 @@ def _refuse_kind(action: Action) -> Exception:
 
 def _append_only(metadata: Metadata | None, protocol: Protocol | None) -> bool:
     return (
-        metadata is not None and protocol is not None and facts_of(metadata, protocol).append_only
+        metadata is not None
+        and protocol is not None
+        and table_rules(metadata, protocol).append_only
     )
 
 
-def _check_domains(domains: Iterable[DomainMetadata], facts: TableFacts) -> None:
+def _check_domains(domains: Iterable[DomainMetadata], rules: TableRules) -> None:
     for action in domains:
         domain = action.domain
         if domain.startswith("delta."):
@@ -179,7 +192,7 @@ def _check_domains(domains: Iterable[DomainMetadata], facts: TableFacts) -> None
                 )
         else:
             feature = "domainMetadata"
-        if feature not in facts.features:
+        if feature not in rules.features:
             raise reject(
                 Rule.DOMAIN,
                 f"The metadata domain {domain!r} cannot be written",
@@ -188,8 +201,8 @@ def _check_domains(domains: Iterable[DomainMetadata], facts: TableFacts) -> None
             )
 
 
-def _check_constraints(commit: Summary, facts: TableFacts, enforced: frozenset[str]) -> None:
-    binding = [name for name in facts.constraints if name not in enforced]
+def _check_constraints(commit: Summary, rules: TableRules, enforced: frozenset[str]) -> None:
+    binding = [name for name in rules.constraints if name not in enforced]
     if not binding:
         return
     removed = {remove.path for remove in commit.removes}
@@ -200,7 +213,131 @@ def _check_constraints(commit: Summary, facts: TableFacts, enforced: frozenset[s
             raise reject(
                 CONSTRAINT_RULES[name],
                 f"Rows cannot be added to the table, as {add.path!r} would",
-                why=f"it uses {name} ({facts.constraints[name]}), and nobody has enforced it",
+                why=f"it uses {name} ({rules.constraints[name]}), and nobody has enforced it",
                 fix="Write through an interface that does, or state that the rows of these files "
                 f"comply: enforced={{{name!r}}}",
             )
+
+
+# --- the rules of a table -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionColumn:
+    """A partition column as the values of a file see it."""
+
+    name: str
+    type: DataType
+    nullable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableRules:
+    """A table as the rules see it; `partitions` is keyed by physical name, in order."""
+
+    partitions: Mapping[str, PartitionColumn]
+    constraints: Mapping[str, str]
+    features: frozenset[str]
+    append_only: bool
+    change_data_feed: bool
+    in_commit_timestamps: bool
+    plan: Plan
+    needs_records: bool
+
+
+def table_rules(metadata: Metadata, protocol: Protocol) -> TableRules:
+    """The rules of a table with this metadata and protocol; cached."""
+    return _table_rules(_key(metadata, protocol))
+
+
+def check_table_writable(metadata: Metadata, protocol: Protocol, honours: frozenset[str]) -> None:
+    """Raise `UnsupportedFeatureError` unless this release may write to the table.
+
+    Constraints are left to the rules: they bind only commits that add rows. Row ids are given out
+    by the committer.
+    """
+    _check_writable(_key(metadata, protocol), honours)
+
+
+class _Key(NamedTuple):
+    """Everything of a table that decides, in a form that can be looked up."""
+
+    schema_string: str | None
+    partition_columns: tuple[str, ...]
+    configuration: tuple[tuple[str, str], ...]
+    versions: tuple[int, int]
+    reader_features: tuple[str, ...] | None
+    writer_features: tuple[str, ...] | None
+
+    @property
+    def metadata(self) -> Metadata:
+        return Metadata(
+            "",
+            schema_string=self.schema_string,
+            partition_columns=self.partition_columns,
+            configuration=dict(self.configuration),
+        )
+
+    @property
+    def protocol(self) -> Protocol:
+        return Protocol(*self.versions, self.reader_features, self.writer_features)
+
+
+_newest: tuple[Metadata, Protocol, _Key] | None = None
+
+
+def _key(metadata: Metadata, protocol: Protocol) -> _Key:
+    # A commit asks several times about the same two values, and so does the next one. Replacing
+    # the whole tuple at once keeps this right with any number of threads.
+    global _newest  # noqa: PLW0603
+    known = _newest
+    if known is None or known[0] is not metadata or known[1] is not protocol:
+        known = (metadata, protocol, _new_key(metadata, protocol))
+        _newest = known
+    return known[2]
+
+
+def _new_key(metadata: Metadata, protocol: Protocol) -> _Key:
+    return _Key(
+        metadata.schema_string,
+        tuple(metadata.partition_columns),
+        tuple(metadata.configuration.items()),
+        (protocol.min_reader_version, protocol.min_writer_version),
+        None if protocol.reader_features is None else tuple(protocol.reader_features),
+        None if protocol.writer_features is None else tuple(protocol.writer_features),
+    )
+
+
+@lru_cache(maxsize=256)
+def _table_rules(key: _Key) -> TableRules:
+    metadata = key.metadata
+    properties = TableProperties(metadata.configuration)
+    schema = metadata.schema
+    mapped = properties.column_mapping_mode != "none"
+    partitions = {}
+    for name in key.partition_columns:
+        field = schema.field(name)
+        physical = physical_name(field) if mapped else field.name
+        partitions[physical] = PartitionColumn(field.name, field.type, field.nullable)
+    features = required_features(key.protocol)
+    uses = features_in_use(metadata)
+    return TableRules(
+        partitions=partitions,
+        constraints={name: uses[name] for name in CONSTRAINT_RULES if name in uses},
+        features=features,
+        append_only=properties.append_only,
+        change_data_feed=properties.enable_change_data_feed,
+        in_commit_timestamps=properties.enable_in_commit_timestamps,
+        plan=plan_of(metadata),
+        needs_records=ROW_TRACKING in features
+        or any(name.startswith("icebergCompat") for name in uses),
+    )
+
+
+@lru_cache(maxsize=256)
+def _check_writable(key: _Key, honours: frozenset[str]) -> None:
+    check_writable(
+        key.protocol,
+        metadata=key.metadata,
+        honours={*CONSTRAINT_RULES, ROW_TRACKING, *honours},
+    )

@@ -19,10 +19,10 @@ from deltalakedb.actions.values import Action, AddFile, CdcFile, RemoveFile
 from deltalakedb.errors import CommitRejectedError, DeltaLakeDbError, PathNotAllowedError
 from deltalakedb.storage.locations import FilePlaces
 from deltalakedb.transaction.rulebook import Rule, reject, reject_for
-from deltalakedb.transaction.table_rules import PartitionColumn, TableFacts
 
 if TYPE_CHECKING:
     from deltalakedb.store import TableRecord
+    from deltalakedb.transaction.rules import PartitionColumn, TableRules
 
 _CHANGE_DATA: Final = "_change_data/"
 _RESERVED: Final = ("_delta_log/", _CHANGE_DATA)
@@ -127,16 +127,16 @@ def check_places(
 
 
 def check_adds(
-    adds: Iterable[AddFile], facts: TableFacts, removes: Collection[RemoveFile] = ()
+    adds: Iterable[AddFile], rules: TableRules, removes: Collection[RemoveFile] = ()
 ) -> None:
     """Paths, numbers, partition values, statistics and deletion vectors of added files.
 
     Each line here runs for every file of a large commit: what is rare is left to a function.
     """
-    partitions = facts.partitions
+    partitions = rules.partitions
     expected = partitions.keys()
     sound: set[tuple[tuple[str, str | None], ...]] = set()
-    needs_records = facts.needs_records
+    needs_records = rules.needs_records
     # A path that is removed too is in the table already, however it is spelled.
     known = {remove.path for remove in removes}
     odd_first = ("", "/", ".", "_")
@@ -163,7 +163,7 @@ def check_adds(
         if needs_records and add.base_row_id is None and num_records(add) is None:
             raise _records_missing(path, "the table has a feature that relies on row counts")
         if add.deletion_vector is not None:
-            _check_vector(add, facts)
+            _check_vector(add, rules)
 
 
 def num_records(add: AddFile) -> int | None:
@@ -206,11 +206,11 @@ def _records_missing(path: str, why: str) -> CommitRejectedError:
     )
 
 
-def _check_vector(add: AddFile, facts: TableFacts) -> None:
+def _check_vector(add: AddFile, rules: TableRules) -> None:
     vector = add.deletion_vector
     assert vector is not None  # noqa: S101 -- the caller looked
     why = ""
-    if "deletionVectors" not in facts.features:
+    if "deletionVectors" not in rules.features:
         raise reject(
             Rule.DELETION_VECTOR,
             f"The file {add.path!r} cannot be added with a deletion vector",
@@ -347,11 +347,11 @@ def check_removes(removes: Iterable[RemoveFile], *, append_only: bool) -> None:
             )
 
 
-def check_cdc_files(cdc_files: Sequence[CdcFile], facts: TableFacts) -> None:
+def check_cdc_files(cdc_files: Sequence[CdcFile], rules: TableRules) -> None:
     """Files of changes: where they lie, and whether the table keeps any."""
     for file in cdc_files:
         why = ""
-        if not facts.change_data_feed:
+        if not rules.change_data_feed:
             why = "the table property 'delta.enableChangeDataFeed' is not true"
         elif not file.path.startswith(_CHANGE_DATA):
             why = "files of changes lie under _change_data/"
@@ -369,8 +369,8 @@ def check_cdc_files(cdc_files: Sequence[CdcFile], facts: TableFacts) -> None:
             )
         if file.size < 0:
             raise _negative("cdc", file.path, {"size": file.size})
-        if file.partition_values.keys() != facts.partitions.keys():
-            raise _wrong_partitions(file.path, file.partition_values, facts.partitions)
+        if file.partition_values.keys() != rules.partitions.keys():
+            raise _wrong_partitions(file.path, file.partition_values, rules.partitions)
 
 
 def _segment_problem(path: str) -> str:
