@@ -12,7 +12,7 @@ from deltalakedb.lake import Lake
 from deltalakedb.operations.append import add_of, remove_of, rows_of_files
 from deltalakedb.reading.deletion_vectors import write_vectors
 from deltalakedb.snapshot.listing import COLUMNS
-from deltalakedb.staging.sinks import Sinks
+from deltalakedb.staging.stage import Sinks
 from deltalakedb.table import Table
 
 

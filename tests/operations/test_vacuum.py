@@ -152,7 +152,7 @@ def test_deletion_vectors_stay_as_long_as_their_files(lake: Lake, tmp_path: Path
     from deltalakedb.operations.append import remove_of, rows_of_files
     from deltalakedb.reading.deletion_vectors import write_vectors
     from deltalakedb.snapshot.listing import COLUMNS
-    from deltalakedb.staging.sinks import Sinks
+    from deltalakedb.staging.stage import Sinks
 
     table = lake.create_table(
         "dv",

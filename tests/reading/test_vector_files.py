@@ -13,7 +13,7 @@ from deltalakedb.reading.deletion_vectors import (
     parse_bitmap,
     write_vectors,
 )
-from deltalakedb.staging.sinks import Sinks
+from deltalakedb.staging.stage import Sinks
 
 
 @given(st.sets(st.one_of(st.integers(0, 200_000), st.integers(0, 2**40)), max_size=300))

@@ -36,24 +36,15 @@ class DriftCheck:
     def __init__(self, store: Store, storages: Storages) -> None:
         self._store = store
         self._storages = storages
-        self._sound: set[str] = set()
+        self.sound: set[str] = set()
+        """Ids of the tables that need no check before their next commit."""
         self._not_before: dict[str, float] = {}
 
-    def trust(self, table: TableRecord) -> None:
-        """Skip the check: this process has created the table."""
-        self._sound.add(table.table_id)
-
-    def distrust(self, table: TableRecord) -> None:
-        """Check the table again before its next commit."""
-        self._sound.discard(table.table_id)
-
-    def check_once(self, table: TableRecord, version: int) -> None:
+    def check_before_commit(self, table: TableRecord, version: int) -> None:
         """Raise TableDriftedError where the log has commits that the catalog does not have.
 
         `version` is one that the catalog has; the newest, unless others commit.
         """
-        if table.table_id in self._sound:
-            return
         if time.monotonic() < self._not_before.get(table.table_id, 0.0):
             return
         try:
@@ -73,7 +64,7 @@ class DriftCheck:
         while True:
             newer = _newer(storage, version)
             if newer is None:
-                self._sound.add(table.table_id)
+                self.sound.add(table.table_id)
                 return
             head = self._store.dialect.ask(
                 lambda session: self._store.head(session, table.table_id)
@@ -83,7 +74,7 @@ class DriftCheck:
             if head <= version:
                 break
             version = head
-        self._sound.discard(table.table_id)
+        self.sound.discard(table.table_id)
         self._record(table, version, newer)
         raise drifted(table, f"{storage.location}/{newer}", version)
 

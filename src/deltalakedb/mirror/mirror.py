@@ -112,14 +112,14 @@ class Mirror:
             if self._inline is not None:
                 check_process(table.location)  # such a commit could never be published here
             if version is None:
-                self._drift_check.trust(table)
-            elif self._refuses_drift:
-                self._drift_check.check_once(table, version)
+                self._drift_check.sound.add(table.table_id)
+            elif self._refuses_drift and table.table_id not in self._drift_check.sound:
+                self._drift_check.check_before_commit(table, version)
         try:
             yield
         except TableDriftedError:
             for table, _ in tables:
-                self._drift_check.distrust(table)
+                self._drift_check.sound.discard(table.table_id)
             raise
 
     def after_commit(self, versions: Iterable[tuple[TableRecord, object]]) -> None:

@@ -339,7 +339,7 @@ def _group(containers: list[tuple[int, int, bytes]]) -> bytes:
 
 
 class VectorSinks(Protocol):
-    """Creates and deletes files of a table (`deltalakedb.staging.sinks`)."""
+    """Creates and deletes files of a table (`deltalakedb.staging.stage`)."""
 
     def create(self, key: str) -> Any:
         """Open a new file for writing."""

@@ -489,3 +489,40 @@ def _below(values: Any, step: Step) -> Any:
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
+
+
+def with_file_type(column: Any, wanted: pa.DataType) -> Any:
+    """Convert a column to the type of the file, whose nested fields can have other names."""
+    import pyarrow as pa
+
+    if column.type == wanted:
+        return column
+    chunks = [_retyped(chunk, wanted) for chunk in column.chunks]
+    return pa.chunked_array(chunks, type=wanted)
+
+
+def _retyped(array: Any, wanted: pa.DataType) -> Any:
+    import pyarrow as pa
+
+    kind = array.type
+    if kind == wanted:
+        return array
+    array = whole(array)
+    if pa.types.is_struct(kind):
+        children = [
+            _retyped(array.field(i), wanted.field(i).type) for i in range(wanted.num_fields)
+        ]
+        return pa.Array.from_buffers(
+            wanted, len(array), array.buffers()[:1], array.null_count, 0, children
+        )
+    if pa.types.is_list(kind):
+        children = [_retyped(array.values, wanted.value_type)]
+    elif pa.types.is_map(kind):
+        entries = [_retyped(array.keys, wanted.key_type), _retyped(array.items, wanted.item_type)]
+        fields = [wanted.key_field, wanted.item_field]
+        children = [pa.StructArray.from_arrays(entries, fields=fields)]
+    else:
+        return array.cast(wanted)
+    return pa.Array.from_buffers(
+        wanted, len(array), array.buffers()[:2], array.null_count, 0, children
+    )

@@ -6,6 +6,7 @@ It serves Arrow writes and the writes of Spark's executors. It can run in anothe
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,11 +23,19 @@ from deltalakedb.actions.properties import TableProperties
 from deltalakedb.errors import InvalidArgumentError, StorageError, UnsupportedFeatureError
 from deltalakedb.extensions import extension
 from deltalakedb.staging.counting import Counter, Covered, check_required
-from deltalakedb.staging.fit import Constraints, Fit, fit, nullable, whole
-from deltalakedb.staging.sinks import Sinks
+from deltalakedb.staging.fit import Constraints, Fit, fit, nullable, with_file_type
+from deltalakedb.storage import (
+    check_options,
+    check_process,
+    delete_leftovers,
+    local_path,
+    normalise_location,
+    open_object_store,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from obstore.store import ObjectStore
 
 
 TARGET_FILE_BYTES: Final = 128 * 1024 * 1024
@@ -321,7 +330,7 @@ class _OpenFile:
             return
         table = pa.Table.from_batches(self._held).select(self._layout.data_columns)
         arrays = [
-            _renamed(column, wanted.type)
+            with_file_type(column, wanted.type)
             for column, wanted in zip(table.columns, self._layout.file_schema, strict=True)
         ]
         with _storage_errors(self.key):
@@ -330,43 +339,6 @@ class _OpenFile:
                 row_group_size=_ROW_GROUP_ROWS,
             )
         self._held, self._held_rows, self._held_bytes = [], 0, 0
-
-
-def _renamed(column: Any, wanted: pa.DataType) -> Any:
-    """Convert a column to the type of the file, whose nested fields can have other names."""
-    import pyarrow as pa
-
-    if column.type == wanted:
-        return column
-    chunks = [_retyped(chunk, wanted) for chunk in column.chunks]
-    return pa.chunked_array(chunks, type=wanted)
-
-
-def _retyped(array: Any, wanted: pa.DataType) -> Any:
-    import pyarrow as pa
-
-    kind = array.type
-    if kind == wanted:
-        return array
-    array = whole(array)
-    if pa.types.is_struct(kind):
-        children = [
-            _retyped(array.field(i), wanted.field(i).type) for i in range(wanted.num_fields)
-        ]
-        return pa.Array.from_buffers(
-            wanted, len(array), array.buffers()[:1], array.null_count, 0, children
-        )
-    if pa.types.is_list(kind):
-        children = [_retyped(array.values, wanted.value_type)]
-    elif pa.types.is_map(kind):
-        entries = [_retyped(array.keys, wanted.key_type), _retyped(array.items, wanted.item_type)]
-        fields = [wanted.key_field, wanted.item_field]
-        children = [pa.StructArray.from_arrays(entries, fields=fields)]
-    else:
-        return array.cast(wanted)
-    return pa.Array.from_buffers(
-        wanted, len(array), array.buffers()[:2], array.null_count, 0, children
-    )
 
 
 @contextmanager
@@ -381,6 +353,113 @@ def _storage_errors(key: str) -> Iterator[None]:
             fix="Check that the store can be reached and the disk has room; nothing of this "
             "write is visible",
         ) from error
+
+
+# --- files ----------------------------------------------------------------------------
+
+
+class Sinks:
+    """Creates files below one location.
+
+    An unfinished file does not exist for readers: on a local disk it is deleted if writing fails,
+    in an object store its parts are never assembled.
+    """
+
+    def __init__(self, location: str, storage_options: Mapping[str, str] | None = None) -> None:
+        self.location = normalise_location(location)
+        self._options = check_options(storage_options)
+        self._folder = local_path(self.location)
+        self._store: ObjectStore | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Sinks, (self.location, self._options)
+
+    def create(self, key: str) -> Sink:
+        """Create a binary file; `close()` finishes it, `abandon()` discards it."""
+        if self._folder is not None:
+            path = self._folder / key
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                return Sink(path.open("xb"))
+            except OSError as error:
+                raise StorageError(
+                    f"Cannot write {path}",
+                    why=str(error),
+                    fix="Check that the disk has room and that you may write there",
+                ) from error
+        from obstore import open_writer
+
+        check_process(self.location)
+        if self._store is None:
+            self._store = open_object_store(self.location, self._options)
+        return _ObjectSink(open_writer(self._store, key))
+
+    def delete(self, keys: list[str]) -> None:
+        """Delete files that no commit refers to; failures are left to vacuum."""
+        delete_leftovers(self.location, keys, self._options)
+
+
+class Sink:
+    """A local file that pyarrow writes sequentially; it is on the disk when it is closed."""
+
+    closed = False
+    _abandoned = False
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._position = 0
+
+    def tell(self) -> int:
+        """The number of bytes written."""
+        return self._position
+
+    def write(self, data: Any) -> int:
+        """Add bytes."""
+        # A writer of pyarrow that is collected unfinished still writes its footer.
+        if not self._abandoned:
+            self._write(data)
+        self._position += len(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing: pyarrow calls it, and the file appears when it is complete."""
+
+    def close(self) -> None:
+        """Finish the file."""
+        if not self.closed:
+            self.closed = True
+            self._finish()
+
+    def abandon(self) -> None:
+        """Discard the file."""
+        self._abandoned = True
+        if not self.closed:
+            self.closed = True
+            self._discard()
+
+    def _write(self, data: Any) -> None:
+        self._file.write(data)
+
+    def _finish(self) -> None:
+        with self._file:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def _discard(self) -> None:
+        self._file.close()
+
+
+class _ObjectSink(Sink):
+    """An object, which appears when it is closed."""
+
+    def _write(self, data: Any) -> None:
+        self._file.write(bytes(data))
+
+    def _finish(self) -> None:
+        self._file.close()
+
+    def _discard(self) -> None:
+        self._file = None
 
 
 # --- sources of rows ------------------------------------------------------------------

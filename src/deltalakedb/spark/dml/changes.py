@@ -45,7 +45,7 @@ from deltalakedb.spark.io.paths import hadoop_uri, metadata_path
 from deltalakedb.spark.io.scan import FILE, ROW, quoted, scan_files
 from deltalakedb.spark.io.stage import stage_changes, stage_frame_checked
 from deltalakedb.staging.fit import ENFORCED
-from deltalakedb.staging.sinks import Sinks
+from deltalakedb.staging.stage import Sinks
 from deltalakedb.store.arrow import schema_of
 from deltalakedb.transaction.attempt import ReadSet
 from deltalakedb.transaction.commit import Commit, Guarantees, Operation, state_of

@@ -26,8 +26,7 @@ from deltalakedb.spark.io.spark_internals import is_connect
 from deltalakedb.spark.io.task_results import receive_add, receive_error, send_add, send_error
 from deltalakedb.staging.change_data import cdc_files, change_data_plan
 from deltalakedb.staging.fit import fit, invariants, limits, nullable
-from deltalakedb.staging.sinks import Sinks
-from deltalakedb.staging.stage import StagePlan, Stager, stage
+from deltalakedb.staging.stage import Sinks, StagePlan, Stager, stage
 
 if TYPE_CHECKING:
     import pyarrow as pa
