@@ -30,7 +30,7 @@ from deltalakedb.errors import (
 )
 from deltalakedb.extensions import extension
 from deltalakedb.operations import alter
-from deltalakedb.operations.append import append, check_write
+from deltalakedb.operations.append import append
 from deltalakedb.operations.drop_features import drop_feature
 from deltalakedb.operations.overwrite import overwrite
 from deltalakedb.operations.replace import replacement
@@ -314,18 +314,19 @@ class Table:
         NOT NULL and CHECK constraints are enforced, and files get exact statistics. With `app_txn`
         the rows are added at most once. `user_metadata` is a note in the history.
         """
-        check_write(app_txn=app_txn, user_metadata=user_metadata)
         commit = append(
             self._record,
             self._base(),
             data,
             storage_options=self._store.storage_options,
+            now=self._store.clock.now_ms(),
             merge_schema=merge_schema,
+            app_txn=app_txn,
+            user_metadata=user_metadata,
             target_bytes=target_bytes,
         )
-        noted = commit.with_note(user_metadata)
         try:
-            return self.submit(noted.with_app_txn(app_txn, self._store.clock.now_ms()))
+            return self.submit(commit)
         except CommitConflictError:
             # Tried again, the rows are planned for the table as it is then.
             self._state = None
@@ -351,21 +352,21 @@ class Table:
         `overwrite_schema` the table gets the columns of the new rows, and with `partition_by` other
         partitions too.
         """
-        check_write(app_txn=app_txn, user_metadata=user_metadata)
-        now = self._store.clock.now_ms()
         commit = overwrite(
             self.snapshot(),
             data,
             where=where,
             storage_options=self._store.storage_options,
-            now=now,
+            now=self._store.clock.now_ms(),
             merge_schema=merge_schema,
             overwrite_schema=overwrite_schema,
             partition_by=partition_by,
             dynamic=dynamic,
+            app_txn=app_txn,
+            user_metadata=user_metadata,
             target_bytes=target_bytes,
         )
-        return self.submit(commit.with_note(user_metadata).with_app_txn(app_txn, now))
+        return self.submit(commit)
 
     def set_properties(self, properties: Mapping[str, str]) -> Committed:
         """Set table properties; the protocol is upgraded where one of them needs it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from deltalakedb.operations.append import append, check_write
+from deltalakedb.operations.append import append
 from deltalakedb.operations.overwrite import overwrite
 from deltalakedb.snapshot import Snapshot
 from deltalakedb.transaction.commit import AnyAction, check_app_txn, commit_of
@@ -61,7 +61,6 @@ class TransactionTable:
         target_bytes: int | None = None,
     ) -> None:
         """Add rows, when the transaction is committed; see `Table.append`."""
-        check_write(app_txn=app_txn, user_metadata=user_metadata)
         part = self._part
         with part.lock:
             commit = append(
@@ -69,11 +68,13 @@ class TransactionTable:
                 part.commit.state,
                 data,
                 storage_options=part.store.storage_options,
+                now=part.store.clock.now_ms(),
                 merge_schema=merge_schema,
+                app_txn=app_txn,
+                user_metadata=user_metadata,
                 target_bytes=target_bytes,
             )
-            now = part.store.clock.now_ms()
-            part.follow(commit.with_note(user_metadata).with_app_txn(app_txn, now))
+            part.follow(commit)
 
     def overwrite(
         self,
@@ -92,25 +93,25 @@ class TransactionTable:
 
         Rows that this transaction has added before are replaced like those of the table.
         """
-        check_write(app_txn=app_txn, user_metadata=user_metadata)
         part = self._part
         with part.lock:
             snapshot = part.pending()
-            now = part.store.clock.now_ms()
             commit = overwrite(
                 snapshot,
                 data,
                 where=where,
                 storage_options=part.store.storage_options,
-                now=now,
+                now=part.store.clock.now_ms(),
                 merge_schema=merge_schema,
                 overwrite_schema=overwrite_schema,
                 partition_by=partition_by,
                 dynamic=dynamic,
+                app_txn=app_txn,
+                user_metadata=user_metadata,
                 target_bytes=target_bytes,
             )
             part.follow(
-                commit.with_note(user_metadata).with_app_txn(app_txn, now),
+                commit,
                 replaces_rows=where is None and not (dynamic and snapshot.partition_columns),
             )
 

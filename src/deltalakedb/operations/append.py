@@ -192,11 +192,19 @@ def append(
     data: Any,
     *,
     storage_options: Mapping[str, str],
+    now: int,
     merge_schema: bool = False,
+    app_txn: AppTxn | None = None,
+    user_metadata: str | None = None,
     target_bytes: int | None = None,
 ) -> Commit:
     """Stage rows that are added to a table; the commit that adds them."""
-    check_write(merge_schema=merge_schema, target_bytes=target_bytes)
+    check_write(
+        app_txn=app_txn,
+        user_metadata=user_metadata,
+        target_bytes=target_bytes,
+        merge_schema=merge_schema,
+    )
     source = source_of(data, base.metadata.schema)
     plan = plan_rows(
         table,
@@ -207,7 +215,8 @@ def append(
         target_bytes=target_bytes,
         generates=source.generates,
     )
-    return appended(plan, source.stage(plan.stage))
+    commit = appended(plan, source.stage(plan.stage))
+    return commit.with_note(user_metadata).with_app_txn(app_txn, now)
 
 
 def create_as(

@@ -49,7 +49,14 @@ from deltalakedb.staging.change_data import ChangeData
 from deltalakedb.staging.stage import StagePlan, source_of, stage
 from deltalakedb.storage import delete_leftovers
 from deltalakedb.transaction.attempt import ReadSet
-from deltalakedb.transaction.commit import Commit, Guarantees, Operation, state_of, write_metrics
+from deltalakedb.transaction.commit import (
+    AppTxn,
+    Commit,
+    Guarantees,
+    Operation,
+    state_of,
+    write_metrics,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,6 +105,8 @@ def overwrite(
     overwrite_schema: bool = False,
     partition_by: Sequence[str] | None = None,
     dynamic: bool = False,
+    app_txn: AppTxn | None = None,
+    user_metadata: str | None = None,
     target_bytes: int | None = None,
     matching: Matching | None = None,
     data_change: bool = True,
@@ -107,6 +116,8 @@ def overwrite(
     Without `data_change` they are the same rows in other files, and no change for readers.
     """
     check_write(
+        app_txn=app_txn,
+        user_metadata=user_metadata,
         merge_schema=merge_schema,
         overwrite_schema=overwrite_schema,
         dynamic=dynamic,
@@ -142,9 +153,10 @@ def overwrite(
             plan = replace(plan, zone=source.zone())
             _condition(plan)
     adds = source.stage(plan.stage)
-    return overwritten(
+    commit = overwritten(
         plan, adds, snapshot, now=now, dynamic=dynamic, take=take, data_change=data_change
     )
+    return commit.with_note(user_metadata).with_app_txn(app_txn, now)
 
 
 def check_overwrite(

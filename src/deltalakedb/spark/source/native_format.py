@@ -360,12 +360,11 @@ def _save(frame: DataFrame, state: WriterState, path: str | None) -> None:
             overwrite_schema=overwrite_schema,
             partition_by=(partition_by or None) if overwrite_schema else None,
             dynamic=replaced.dynamic,
-            target_bytes=options["target_bytes"],
             matching=replaced.matching,
             data_change=data_change,
+            **options,
         )
-        noted = commit.with_note(options["user_metadata"])
-        table.submit(noted.with_app_txn(options["app_txn"], table.now_ms()))
+        table.submit(commit)
 
 
 def _named_once(given: SourceOptions, name: str, called: list[str] | None) -> list[str]:
