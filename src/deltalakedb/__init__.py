@@ -58,8 +58,8 @@ def connect(
     A database without a catalog gets one, or is refused if `create` is false; the schema of a
     catalog is checked. `committer` is the name written with each commit (default: the user of this
     process), `retry` says how often and how long a commit is tried again. `storage_options` are the
-    settings of the object store that tables lie in (credentials, region, endpoint); what is not
-    given comes from the environment. With `mirror="inline"` each commit is published to
+    settings of the object store that tables lie in (credentials, region, endpoint); missing
+    ones come from the environment. With `mirror="inline"` each commit is published to
     `_delta_log` right away, and whatever fails is tried again; "worker" leaves all of it to
     `deltalakedb mirror run`. A table whose `_delta_log` has commits that the catalog does not have
     (a foreign writer's, or those after a backup that was restored) takes no commits; with
@@ -82,7 +82,7 @@ def connect(
 def migrate(url: str) -> list[str]:
     """Bring the schema of the catalog at `url` up to date; the names of what was applied.
 
-    All of it is there afterwards, or nothing: a file that did not exist is not left half made.
+    All or nothing: a file that did not exist before is deleted after a failure.
     """
     from deltalakedb.store import Store
 
@@ -97,7 +97,7 @@ def migrate(url: str) -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    # What people name in their own code, without importing it for those who do not.
+    # Public names are imported when a program uses them.
     if name in _WHERE:
         return getattr(import_module(_WHERE[name]), name)
     raise AttributeError(f"module 'deltalakedb' has no attribute {name!r}")

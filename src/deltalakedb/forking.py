@@ -146,7 +146,7 @@ class _ParentOnly:
     """A generator that only the process that started it may resume or close.
 
     A child keeps its copy for ever from the moment of the fork: when an interpreter ends, it closes
-    suspended generators after the modules that would tell parent and child apart are gone.
+    suspended generators after the modules that distinguish parent and child are gone.
     """
 
     def __init__(self, generator: Generator[object, None, None]) -> None:

@@ -1,12 +1,14 @@
-"""A catalog of tables as a user holds it."""
+"""The handle of a catalog, with all its operations."""
 
 from __future__ import annotations
 
+import getpass
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, tzinfo
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from deltalakedb.arguments import (
@@ -55,7 +57,6 @@ from deltalakedb.store.table_lookup import (
 )
 from deltalakedb.table import Table, on_spark
 from deltalakedb.transaction.committer import Committer
-from deltalakedb.transaction.identity import release, user_name
 from deltalakedb.transaction.retry import RetryPolicy
 from deltalakedb.transaction.transaction import Transaction
 from deltalakedb.transaction_table import TransactionTable
@@ -102,8 +103,8 @@ class Lake:
             store,
             policy=retry,
             metrics=self.metrics,
-            committer=committer if committer is not None else user_name(),
-            engine_info=release(),
+            committer=committer if committer is not None else _user_name(),
+            engine_info=_release(),
             on_drift=on_drift,
             guard=self.mirror.committing,
             subscribers=(self.mirror.after_commit, partial(after_commit, store)),
@@ -122,7 +123,7 @@ class Lake:
         create: bool = True,
         on_drift: str = "refuse",
     ) -> Self:
-        """Open a catalog. Where there is none it is made, or without `create` refused.
+        """Open a catalog. A missing one is created, or without `create` refused.
 
         With `mirror="inline"` each commit is published to `_delta_log` before it returns, if the
         object store lets it; with "worker" that is left to `deltalakedb mirror run`. A table whose
@@ -138,13 +139,13 @@ class Lake:
         store = Store.open(url, clock=clock, storage_options=storage_options)
         try:
             store.migrator.ensure(create=create)
-            made = cls(store, committer=committer, retry=retry, mirror=mirror, on_drift=on_drift)
+            lake = cls(store, committer=committer, retry=retry, mirror=mirror, on_drift=on_drift)
         except BaseException:
             store.abandon()
             raise
         with _opening.lock:
-            _opened.add(made)
-        return made
+            _opened.add(lake)
+        return lake
 
     def __repr__(self) -> str:
         return f"Lake({self.store.dialect.url.display!r})"
@@ -375,9 +376,10 @@ class Lake:
         the table is called like the last part of its location. `progress` is called now and then
         with the number of versions read so far, and of all.
 
-        A log of `stage_from` commits or more (10,000 by default) is written in stages that nobody
-        sees. If it was killed, the same call goes on after the last of them, and `discard_import`
-        forgets them. With `spark`, a Spark session, its executors read and parse the commits.
+        A log of `stage_from` commits or more (10,000 by default) is written in stages that no
+        reader sees. If it was killed, the same call continues after the last of them, and
+        `discard_import` forgets them. With `spark`, a Spark session, its executors read and parse
+        the commits.
 
         A log that names files outside the table, as that of a shallow clone does, is refused unless
         they lie below one of `allowed_roots`, which the catalog keeps with the table. One whose
@@ -421,7 +423,7 @@ class Lake:
 
     @property
     def storage_options(self) -> dict[str, str]:
-        """The settings of the object stores that tables lie in, as given to `connect`."""
+        """The settings of the object stores of the tables, as passed to `connect`."""
         return self.store.storage_options
 
     def table(self, name: str) -> Table:
@@ -570,3 +572,20 @@ def open_lakes() -> list[Lake]:
     """The lakes that this process has opened and not closed."""
     with _opening.lock:
         return [lake for lake in _opened if not lake.closed]
+
+
+def _user_name() -> str | None:
+    """The user of this process; None for one without a name."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        # A container user may have no name; that is no reason to refuse a commit.
+        return None
+
+
+def _release() -> str:
+    """The engineInfo of commits."""
+    try:
+        return f"deltalakedb/{version('deltalakedb')}"
+    except PackageNotFoundError:
+        return "deltalakedb/unreleased"

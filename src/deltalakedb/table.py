@@ -1,4 +1,4 @@
-"""A table as a user holds it."""
+"""The handle of a table, with all its operations."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Table:
 
     Any number of threads may share a handle. Each write is checked from the version that it was
     planned from, whatever other threads have seen or committed through the handle meanwhile. Only
-    `commit` cannot know what its actions were made from: threads that share a handle pass `base`.
+    `commit` does not know the base of its actions: threads that share a handle pass `base`.
     """
 
     def __init__(
@@ -123,13 +123,12 @@ class Table:
     def allow_roots(self, roots: Iterable[str]) -> tuple[str, ...]:
         """Let files of the table lie below these locations too; all that are allowed now.
 
-        A path of the log that leads anywhere else is refused, whoever has written it: it could
-        name any file of this machine and of its network. A shallow clone that was made here has
-        its source allowed.
+        A path of the log that leads anywhere else is refused: it could name any file of this
+        machine and of its network. A shallow clone of this catalog may read its source.
         """
-        given = root_locations(roots)
+        allowed = root_locations(roots)
         with self._store.write() as session:
-            self._record = self._store.allow_roots(session, self._record, given)
+            self._record = self._store.allow_roots(session, self._record, allowed)
         return self._record.allowed_roots
 
     @property
@@ -138,24 +137,24 @@ class Table:
         return self._base().version
 
     def state(self) -> TableState:
-        """What new work of this handle starts from."""
+        """The base of the next operation of this handle."""
         return self._base()
 
     def actions(self, version: int) -> list[Action]:
-        """What a version's commit says; VersionNotFoundError for one that has expired."""
+        """The actions of a version; VersionNotFoundError if it has expired."""
         require_whole("version", version)
         with self._store.read() as session:
-            found = self._store.actions_of(session, self.table_id, version)
-        if not found:
+            actions = self._store.actions_of(session, self.table_id, version)
+        if not actions:
             check_version(self._store, self._record, version)
-        return found
+        return actions
 
     def now_ms(self) -> int:
         """The time by the clock of the catalog's writers, in milliseconds."""
         return self._store.clock.now_ms()
 
     def refresh(self) -> int:
-        """Look at the newest version; which one it is."""
+        """Open the newest version; return its number."""
         return self._newest().version
 
     def snapshot(
@@ -166,12 +165,12 @@ class Table:
         A time is a datetime or ISO 8601 text (UTC, unless it names a zone), not before the first
         commit nor after the last.
         """
-        found = resolve(
+        opened = resolve(
             self._store, self._record, version=version, timestamp=timestamp, known=self._known
         )
-        snapshot = snapshot_of(self._store, self._record, found)
+        snapshot = snapshot_of(self._store, self._record, opened)
         if version is None and timestamp is None:
-            self._known, self._state = found.known, state_at(self.table_id, found)
+            self._known, self._state = opened.known, state_at(self.table_id, opened)
         return snapshot
 
     def cached_snapshot(self) -> CachedSnapshot:
@@ -201,7 +200,7 @@ class Table:
         first = 0 if since is None else to_milliseconds(since, name="since")
         last = LIVE if until is None else to_milliseconds(until, name="until")
         with span("deltalakedb.history", table=self.name):
-            found = self._store.dialect.ask(
+            records = self._store.dialect.ask(
                 lambda session: find_history(
                     session,
                     self.table_id,
@@ -212,8 +211,8 @@ class Table:
                     until=last,
                 )
             )
-        self._store.metrics.count("rows_scanned", len(found))
-        return found
+        self._store.metrics.count("rows_scanned", len(records))
+        return records
 
     def iter_history(
         self,
@@ -259,18 +258,18 @@ class Table:
         replaces_all: bool = False,
         base: Snapshot | TableState | None = None,
     ) -> Committed:
-        """Commit actions as one version, atomically; the version it became.
+        """Commit actions as one version, atomically; return that version.
 
         Independent commits of others are rebased upon; a real conflict raises its class of
-        CommitConflictError and writes nothing. `base` is the snapshot that the actions were made
-        from: every commit since is checked. Without it, that is the version this handle last saw,
-        which other threads that use the handle move on.
+        CommitConflictError and writes nothing. `base` is the snapshot that the actions start from:
+        every commit since is checked. Without it, that is the version this handle last saw, which
+        other threads that use the handle change.
 
         With `expected_version` the commit happens only on top of exactly that version. With
         `app_txn=(app_id, version)` it happens at most once: a version that is recorded already
-        gives a result with `already_committed`. `read` says what was looked at to make the actions
-        (nothing, unless said), `enforced` which kinds of constraint the caller has checked the
-        data against. `replaces_all` says that every file which is live afterwards fits the
+        gives a result with `already_committed`. `read` is the read set of the actions (empty by
+        default), `enforced` are the kinds of constraint that the caller has checked the data
+        against. `replaces_all` states that every file which is live afterwards fits the
         metadata of this commit, however that has changed: the commit replaces all files, or goes
         back to an earlier version.
         """
@@ -347,7 +346,7 @@ class Table:
     ) -> Committed:
         """Replace all rows, or with `where` those that fulfil it, which the new rows must do too.
 
-        Files that have nothing but such rows are removed; others are written anew without them.
+        Files that have nothing but such rows are removed; others are rewritten without them.
         With `dynamic` the partitions that the new rows are in are replaced, and no others. With
         `overwrite_schema` the table gets the columns of the new rows, and with `partition_by` other
         partitions too.
@@ -372,7 +371,7 @@ class Table:
         """Set table properties; the protocol is upgraded where one of them needs it.
 
         A CHECK constraint is the property `delta.constraints.<name>`. All rows of the table are
-        read to see that they fulfil a new one: ConstraintViolatedError where some do not.
+        checked against a new one: ConstraintViolatedError if a row does not fulfil it.
         """
         base = self._base()
         constraints = {
@@ -611,7 +610,7 @@ class Table:
 
         - Missing commit files are written from the ledger, byte for byte. Those that a power cut
           has shortened on a local disk are completed.
-        - Checkpoints, checksums and `_last_checkpoint` are written anew.
+        - Checkpoints, checksums and `_last_checkpoint` are written again.
         - dl_active_files is rebuilt.
         - Foreign commits are not touched: see `adopt`.
 
@@ -688,7 +687,7 @@ class Table:
     # --- committing -----------------------------------------------------------------------
 
     def submit(self, commit: Commit) -> Committed:
-        """Commit what an operation has made, a commit that creates the table included."""
+        """Commit the result of an operation, a commit that creates the table included."""
         try:
             (committed,) = self._committer.commit([commit])
         except DeltaLakeDbError:
@@ -704,14 +703,14 @@ class Table:
         return open_storage(self.location, self._store.storage_options)
 
     def _base(self) -> TableState:
-        """The version this handle last saw; asked once for each piece of work."""
+        """The state at the version this handle last saw; read once for each operation."""
         state = self._state
         return self._newest() if state is None else state
 
     def _newest(self) -> TableState:
-        found = resolve(self._store, self._record, known=self._known)
-        state = state_at(self.table_id, found)
-        self._known, self._state = found.known, state
+        opened = resolve(self._store, self._record, known=self._known)
+        state = state_at(self.table_id, opened)
+        self._known, self._state = opened.known, state
         return state
 
     def _started_from(self, base: Snapshot | TableState | None) -> TableState:
@@ -721,7 +720,7 @@ class Table:
         if not isinstance(state, TableState) or state.table_id != self.table_id:
             raise InvalidArgumentError(
                 f"base={repr(base)[:200]} is no snapshot of table {self.name!r}",
-                fix="Pass what table.snapshot() of the same table gave",
+                fix="Pass a result of table.snapshot() of the same table",
             )
         return state
 

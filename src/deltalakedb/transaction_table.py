@@ -1,4 +1,4 @@
-"""A table inside a transaction, as a user holds it."""
+"""The handle of a table inside a transaction."""
 
 from __future__ import annotations
 

@@ -29,17 +29,21 @@ PAGES = [
 ]
 # Rooms of the code whose docstrings and texts are clean.
 CLEAN = [
-    "src/deltalakedb/advice.py",
-    "src/deltalakedb/asgi.py",
+    "src/deltalakedb/actions",
     "src/deltalakedb/cli",
     "src/deltalakedb/deltalog",
     "src/deltalakedb/demo",
-    "src/deltalakedb/errors.py",
     "src/deltalakedb/importing",
     "src/deltalakedb/operations",
     "src/deltalakedb/reading",
     "src/deltalakedb/retention",
     "src/deltalakedb/service",
+    "src/deltalakedb/staging",
+    "src/deltalakedb/storage",
+    "src/deltalakedb/store",
+    "src/deltalakedb/transaction",
+    # Modules of the root.
+    *(f"src/deltalakedb/{path.name}" for path in sorted((ROOT / "src/deltalakedb").glob("*.py"))),
 ]
 MODULES = [
     str(module.relative_to(ROOT))

@@ -144,7 +144,7 @@ def _check_covered(
             raise ConfigurationError(
                 f"Table {metadata.name!r} cannot be clustered by {dotted(logical)!r}: files would "
                 "have no statistics of it",
-                why="Those are kept of the first columns, or of those that a property lists",
+                why="Statistics cover the first columns, or those that a property lists",
                 fix="List it in delta.dataSkippingStatsColumns, or move the column to the front",
             )
 

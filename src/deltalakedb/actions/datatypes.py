@@ -192,8 +192,8 @@ def without_physical_names(struct: StructType) -> StructType:
 def with_nulls(struct: StructType) -> StructType:
     """The same columns with nulls allowed everywhere, in elements, values and fields too.
 
-    For what is read, whatever the schema promises: files of other writers may break the promise.
-    And for tables that are made of rows: the rows at hand do not speak for those to come.
+    Reads use it, because files of other writers may break NOT NULL. So does a table that takes its
+    columns from rows: later rows may have nulls.
     """
     fields = (replace(f, type=type_with_nulls(f.type), nullable=True) for f in struct.fields)
     return replace(struct, fields=tuple(fields))

@@ -216,8 +216,8 @@ def check_writable(
 def protocol_for(metadata: Metadata, extra_features: Iterable[str] = ()) -> Protocol:
     """The lowest protocol that a new table with this metadata needs.
 
-    Features are found in properties and schema (and `delta.feature.<name>` entries), and taken
-    from `extra_features`; what they build on is added. While all of them have a legacy version
+    Features come from properties and schema (and `delta.feature.<name>` entries), and from
+    `extra_features`; those that they require are added. While all of them have a legacy version
     the result is a legacy protocol, at least 1/2, which every client knows.
     """
     wanted = {feature_name(name) for name in (*features_in_use(metadata), *extra_features)}
@@ -281,7 +281,7 @@ def legacy_features(reader: int, writer: int) -> list[str]:
 
 
 def without(protocol: Protocol, features: Iterable[str]) -> Protocol:
-    """The protocol without some features; with legacy versions where they say just the rest.
+    """The protocol without `features`; with legacy versions where these express the rest.
 
     Whether the table can do without them is the caller's business.
     """
@@ -442,7 +442,7 @@ def _schema_uses(schema: StructType) -> Iterator[tuple[str, Use]]:
 
 
 def _types_of(field: StructField) -> Iterator[DataType]:
-    """The types a field is made of, without the fields of a struct: they come by themselves."""
+    """The types inside a field, without the fields of a struct: these are visited separately."""
     todo: list[DataType] = [field.type]
     while todo:
         data_type = todo.pop()

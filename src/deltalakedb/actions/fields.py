@@ -171,8 +171,8 @@ class Layout:
         self.rows = tuple((f.name, f.read, f.required) for f in fields)
         self.checks = tuple((f.name, f.attribute, f.read, f.required) for f in fields)
         self.known = frozenset(order)
-        by_name = {f.name: f for f in fields}
-        ordered = tuple(by_name[key] for key in order)
+        named = {f.name: f for f in fields}
+        ordered = tuple(named[key] for key in order)
         self.values_of = attrgetter(*(f.attribute for f in ordered))
         self.written = tuple((f.name, _WRITERS.get(f.read)) for f in ordered)
 

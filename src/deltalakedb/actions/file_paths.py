@@ -25,7 +25,7 @@ SAME_STORE: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "azure": "az"}
 _URI: Final = re.compile(
     r"(file:(?=/)|[A-Za-z][A-Za-z0-9+.-]*:(?=//))(?://([^/]*))?(.*)", re.DOTALL
 )
-# A scheme with one slash: some engines take it for a URI, others for a folder with a colon.
+# A scheme with one slash: a URI for one engine, a folder with a colon for another.
 _HALF_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _DOTS: Final = frozenset({".", ".."})
 # What a path has to have in it for another spelling of it, or for a place elsewhere.
@@ -134,7 +134,7 @@ def check_segments(path: str, *, strictly: bool) -> None:
     elif ".." in segments:
         why = "its segment '..' leads out of the folder it begins in"
     elif parts is None and _HALF_URI.match(path):
-        why = "some engines read it as a URI, and others as a folder below the table"
+        why = "engines disagree: it is a URI, or a folder below the table"
     elif parts is None and decoded.startswith("/") and not path.startswith("/"):
         why = "decoded, it begins with a slash, so that engines disagree on where it begins"
     elif strictly and not _DOTS.isdisjoint(segments):

@@ -36,7 +36,7 @@ _PLAIN_BELOW: Final = 21
 def _encoder(*, sort_keys: bool) -> Callable[[Any], str]:
     """One encoder for every call: building one costs as much as encoding a small action.
 
-    `JSONEncoder.encode` builds its C part anew each time, so it is built here where there is one.
+    `JSONEncoder.encode` builds its C part for each call, so it is built here where there is one.
     """
     encoder = json.JSONEncoder(
         ensure_ascii=False,

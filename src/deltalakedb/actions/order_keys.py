@@ -5,10 +5,10 @@ Guarantees:
 - `order_key` never reverses two values of one type: a <= b means key(a) <= key(b). Different values
   may share a key (long strings, decimals of very many digits); see `has_own_key`. Keys of two
   types are not comparable: when the type of a column changes, so do its keys.
-- `bounds_keys` hold the key of every value of a file that is not null. What is unknown or cannot
-  be relied on gives the full range; where no value is, the range overlaps no other. A maximum of
-  floats may ignore NaN, as in the statistics that it comes from: a search for NaN (anything above
-  a number) must not rely on it.
+- `bounds_keys` hold the key of every value of a file that is not null. A bound that is unknown or
+  not reliable gives the full range; a file without values overlaps no range. A maximum of floats
+  may ignore NaN, as in the statistics that it comes from: a search for NaN (anything above a
+  number) must not rely on it.
 - Texts share the range by the frequency of their characters, in the order of code points: a digit
   takes 4.7 bits, a lower-case letter 6.7, a Chinese character 20. A key distinguishes 13 digits,
   9 letters or 3 Chinese characters.
@@ -129,7 +129,7 @@ def bounds_keys(
 
 
 class BoundsKeys:
-    """`bounds_keys` of some columns; build it once for many files."""
+    """`bounds_keys` of several columns; build it once for many files."""
 
     __slots__ = ("_columns", "_reads_statistics")
 

@@ -52,10 +52,10 @@ def _integer(low: int, high: int = 2**63 - 1) -> Callable[[str], int]:
 
 
 def _one_of(*names: str) -> Callable[[str], str]:
-    by_name = {name.lower(): name for name in names}
+    choices = {name.lower(): name for name in names}
 
     def read(text: str) -> str:
-        choice = by_name.get(text.strip().lower())
+        choice = choices.get(text.strip().lower())
         if choice is None:
             raise _Invalid(f"one of: {', '.join(names)}")
         return choice

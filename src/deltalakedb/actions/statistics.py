@@ -132,7 +132,7 @@ def encode_stats(
     columns: Iterable[ColumnPath] | None = None,
     string_prefix_length: int = STRING_PREFIX_LENGTH,
 ) -> str:
-    """Write statistics as JSON text; bounds may be given at full length and precision.
+    """Write statistics as JSON text; bounds may have their full length and precision.
 
     `columns` limits the output to these leaf columns (see `covered_columns`). Order of keys is
     that of the schema. Raises `InvalidSchemaError` where a bound is no value of its column.

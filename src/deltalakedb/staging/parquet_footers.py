@@ -65,8 +65,8 @@ def read_footer(files: TableFiles, path: str) -> Footer:
             raise DataFileError(
                 f"{path} at {files.location} is no Parquet file that can be read",
                 why=str(error).partition("\n")[0][:300],
-                fix="Move what is not part of the table elsewhere, or give it a name that begins "
-                "with an underscore",
+                fix="Move files that are not part of the table elsewhere, or give them names that "
+                "begin with an underscore",
             ) from None
     kinds = [metadata.schema.column(i).physical_type for i in range(metadata.num_columns)]
     try:
@@ -75,7 +75,7 @@ def read_footer(files: TableFiles, path: str) -> Footer:
         raise SchemaMismatchError(
             f"{path} at {files.location} cannot be part of a Delta table: {error.what}",
             why=error.why,
-            fix="Write that file anew with a type that Delta has, or move it elsewhere",
+            fix="Write that file again with a type that Delta has, or move it elsewhere",
         ) from None
     leaves = [leaf for column in arrow for leaf in _leaves(column, (), plain=True)]
     footer = Footer(schema, metadata.num_rows)

@@ -34,7 +34,7 @@ class FileQuery:
     """A query on files, whose result has `columns`, with parameters written `:name`.
 
     `keys` are UUIDs and whole numbers, nothing else; `values` may be of any type that the driver
-    takes. `by_index` tells that it names the few rows it wants, by an index. `at` is the
+    takes. `by_index` means that it selects few rows, by an index. `at` is the
     version it lists: once that has expired, it finds nothing.
     """
 
@@ -81,7 +81,7 @@ def batches_of_rows(
 
 
 def as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of the driver's own types (JSON is one of its own to some) in the exact ones."""
+    """A batch of the driver's types (JSON can be one of them), cast to the types of `schema`."""
     import pyarrow as pa
 
     if batch.schema.types == schema.types:

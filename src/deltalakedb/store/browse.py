@@ -24,7 +24,7 @@ SEARCHED = 50_000
 # ledger has the order, and so many of its files are looked at for one page.
 SORTED = 2_000
 LOOKED_AT = 5_000
-# So many files make a distribution, and so many commits a plot of when and how they were made.
+# The number of files in a distribution, and of commits in a plot of their times and operations.
 SAMPLED = 10_000
 PLOTTED = 5_000
 CONTENDED = 500
@@ -247,7 +247,7 @@ def changes(
 
 
 class Stretch(NamedTuple):
-    """What a search found, and where it goes on: `before`, or None at its end."""
+    """The result of a search, and where it continues: `before`, or None at its end."""
 
     versions: list[VersionLine]
     before: int | None
@@ -338,7 +338,7 @@ def growth(session: Session, table_id: str, *, points: int) -> list[Growth]:
 
 
 class Activity(NamedTuple):
-    """How many commits were made in each stretch of `step_ms`, from `since` on.
+    """The number of commits in each stretch of `step_ms`, from `since` on.
 
     `counted` are all of them. They are the newest, where there are more.
     """

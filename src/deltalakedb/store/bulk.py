@@ -164,7 +164,7 @@ class HistoryWriter:
     ) -> None:
         """Note what versions in a row add and remove; inside one, no file is named twice.
 
-        `plans` are those that the keys of the added files were made by; None where there are none.
+        `plans` are the plans of the keys of the added files; None where they have no keys.
         """
         self._waiting.append(adds)
         self._used_plans.update(plans)

@@ -141,7 +141,7 @@ class Session(ABC):
         """Insert rows, in the column order of the relation, by the engine's fastest safe way."""
 
     def insert_columns(self, relation: Relation, table_id: str, columns: pa.Table) -> None:
-        """Insert very many rows of one table, given as columns without that of the table's id.
+        """Insert very many rows of one table, passed as columns without that of the table id.
 
         Only relations without lists and bytes.
         """
@@ -308,8 +308,8 @@ class Dialect(ABC):
     def list_files(self, query: FileQuery) -> Generator[pa.RecordBatch, None, None]:
         """The batches of a query, in the exact types of its columns, in bounded memory.
 
-        It reads on a connection of its own, one consistent state. That is given back when the
-        iterator is exhausted, closed or collected, and nothing is taken before the first batch is.
+        It reads one consistent state on a connection of its own. The connection is taken with the
+        first batch, and released when the iterator is exhausted, closed or collected.
         """
 
     def now_ms(self) -> int:

@@ -201,8 +201,8 @@ class Pool(Generic[C]):
         self._wake()
 
     def _lost(self, claim: weakref.ref[object]) -> None:
-        # Called wherever an owner is collected, maybe by a thread that holds the lock: what is
-        # done here takes none.
+        # Called wherever an owner is collected, maybe by a thread that holds the lock: this
+        # takes none.
         for place in list(self._places):
             if place.owner is claim:
                 self._drop(place)

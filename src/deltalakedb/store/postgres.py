@@ -11,7 +11,7 @@ Differences from the other engines, and why:
   a transaction that cannot even begin is begun again on a new connection.
 - More than a few rows go in by COPY. Statements that do not wait for each other's answers share a
   round trip (`batch`).
-- Plans are cached, and a plan made for a small relation may scan all of it for each path of a
+- Plans are cached, and a plan for a small relation may scan all of it for each path of a
   commit once it is large. Statements here select rows by key, so plans that scan whole relations
   are disabled. (Listings go through ADBC, on connections of their own.)
 """

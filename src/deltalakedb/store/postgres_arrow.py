@@ -70,7 +70,7 @@ class _Work(Generic[T]):
         self._bell.acquire()
 
     def start(self) -> None:
-        """Begin. The link knows of it by then: an interrupt must not close what is in use."""
+        """Begin. The link knows of it by then: an interrupt must not close a link in use."""
         try:
             threading.Thread(target=self._run, name="deltalakedb-arrow", daemon=True).start()
         except RuntimeError:  # the interpreter ends
@@ -258,8 +258,8 @@ class ArrowReader:
         try:
             return link.read(reader)
         except (OSError, pa.ArrowException) as error:
-            # Arrow's stream loses the SQLSTATE on its way; whether the connection still answers
-            # is what can be found out.
+            # Arrow's stream loses the SQLSTATE; only whether the connection still answers can be
+            # checked.
             raise translate(self._url, "", str(error), broken=not link.answers()) from error
 
     def _connect(self) -> _Link:

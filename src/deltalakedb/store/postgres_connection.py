@@ -106,8 +106,8 @@ class PostgresConnection(Connection[Row]):
         """Set what the catalog needs, and find out whether a pooler is in between."""
         for name in ("uuid", "json", "jsonb"):
             self.adapters.register_loader(name, TextLoader)
-        # A pooler gives its own number instead of the server's. What is set there would be set for
-        # others, so it is set only if the numbers agree; in one round trip.
+        # A pooler has a number of its own. Settings of its connections would apply to others, so
+        # they are set only if the number is that of the server; in one round trip.
         set_them = sql.SQL(", ").join(
             sql.SQL("CASE WHEN pg_backend_pid() = {} THEN set_config({}, {}, false) END").format(
                 self.info.backend_pid, name, value

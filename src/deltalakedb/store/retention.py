@@ -105,7 +105,7 @@ def first_version(session: Session, table_id: str) -> int | None:
 def oldest_to_keep(session: Session, table_id: str, cutoff_ms: int) -> int | None:
     """The oldest version to keep, if everything from the time `cutoff_ms` on is to stay.
 
-    It is the one that was newest at that time; but what is not published stays in any case.
+    It is the newest one of that time; versions that are not published stay in any case.
     """
     row = session.one("version_at_timestamp", table_id=table_id, timestamp=cutoff_ms)
     waiting = session.one("first_unpublished", table_id=table_id)

@@ -44,7 +44,7 @@ class Rights:
 
     def grant(self, *roles: str) -> str:
         """What the owner has to do so that this role gets others."""
-        owner = f" as {_quoted(self.owner)}, who owns the catalog" if self.owner else ""
+        owner = f" as {_quoted(self.owner)}, the owner of the catalog" if self.owner else ""
         first = "" if self.has_roles else f"make the roles with `{MAKE_ROLES}`, then "
         return f"{first}run GRANT {', '.join(roles)} TO {_quoted(self.user)}{owner}"
 

@@ -70,7 +70,7 @@ _DIALECTS = {
 }
 
 # Clocks of sound machines differ by less.
-_AHEAD_MS: Final = 60_000
+_CLOCK_TOLERANCE_MS: Final = 60_000
 # A catalog may lie idle for years; for longer than this, a wrong clock is more likely.
 _LONGEST_IDLE_MS: Final = 5 * 365 * 86_400_000
 # A commit with more rows than this is written by bulk loads, which cannot share a round trip.
@@ -153,8 +153,8 @@ class Store:
         raise ClockError(
             f"The clock of this machine says {format_time(now)}, and the newest time in the "
             f"catalog is {format_time(newest)}",
-            why="A commit so far ahead could not be taken back, and whatever is kept for some days "
-            "would be too old; nothing was done",
+            why="A commit so far ahead could not be taken back, and everything with a retention of "
+            "days would be too old; nothing was done",
             fix="Set the clock. If it is right, and the catalog was idle for so long, connect once "
             "with clock=deltalakedb.clock.SystemClock() and commit: a clock that is passed is not "
             "questioned",
@@ -171,7 +171,7 @@ class Store:
 
     def time_after(self, previous: int, now: int, table: TableRecord) -> int:
         """The time of a commit that follows one at `previous`: times of a table increase."""
-        if previous - now > _AHEAD_MS and table.table_id not in self._warned:
+        if previous - now > _CLOCK_TOLERANCE_MS and table.table_id not in self._warned:
             self._warned.add(table.table_id)
             warning(
                 "commit_time_ahead",
@@ -264,7 +264,7 @@ class Store:
         The caller has moved the head to `record.version` in this transaction (or asks for the
         `first` version, which makes the head), and names in `closing` the live (path, dv_id) whose
         interval ends here. `plan` has the planned columns that are in force after the commit.
-        What is `published` already is not to be published by the mirror.
+        A `published` commit is not published again by the mirror.
         """
         rows = to_rows(record.table_id, record.version, actions)
         rows[VERSIONS] = [record.to_row()]
@@ -304,7 +304,7 @@ class Store:
     def actions_of(self, session: Session, table_id: str, version: int) -> list[Action]:
         """The actions of a version as they were committed, commitInfo first.
 
-        None of a version that has expired, though a later one may still need some of them.
+        Empty for a version that has expired, though a later one may still need its files.
         """
         actions: list[Action] = []
         record = self.version(session, table_id, version)
@@ -399,8 +399,8 @@ class Store:
     ) -> None:
         """Repeat the newest protocol and properties in the registry.
 
-        When the planned columns are not those that the keys of its files were made by, all the
-        keys are made again: a condition must never look for a file by the key of another column.
+        If the planned columns have changed, the keys of all its files are computed again: a
+        condition must never look for a file by the key of another column.
         """
         plan = plan_of(metadata)
         row = session.one("plan", table_id=table_id)

@@ -1,4 +1,4 @@
-"""What a transaction read and writes, and what a commit that won wrote: the facts of a conflict."""
+"""The input of the conflict rules: reads and actions of a transaction, and a winning commit."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from deltalakedb.transaction.metadata_diff import ROW_TRACKING_DOMAIN
 
 
 class Summary:
-    """The actions by kind, in the order they came. Nobody changes it once it is made.
+    """The actions of a commit by kind, in their order. It never changes.
 
-    Where an action that may be there once came again, the later one counts, and `repeated` has it.
-    `others` are kinds that belong into no commit of ours.
+    - `repeated` is the first action of a kind that a commit may have once; the last one counts.
+    - `others` are actions that no commit of this release contains.
     """
 
     __slots__ = (
@@ -100,14 +100,14 @@ _NO_PATHS: frozenset[str] = frozenset()
 
 
 class IsolationLevel(Enum):
-    """How strictly a transaction is kept apart from commits that came in between."""
+    """How strictly a transaction is isolated from concurrent commits."""
 
     SERIALIZABLE = "Serializable"
-    """As if all commits had happened one after the other, in the order of their versions."""
+    """As if all commits had run one after the other, in the order of their versions."""
     WRITE_SERIALIZABLE = "WriteSerializable"
-    """As if they had happened in some order: blind appends of others do not count as missed."""
+    """As if they had run in one order or another: blind appends of others are no conflict."""
     SNAPSHOT = "SnapshotIsolation"
-    """Added files never count as missed; for commits that change no data, such as compaction."""
+    """Added files are no conflict; for commits that change no data, such as compaction."""
 
 
 _LEVELS: Final = {
@@ -117,7 +117,7 @@ _LEVELS: Final = {
 
 
 def isolation_of(metadata: Metadata) -> IsolationLevel:
-    """The level that `delta.isolationLevel` asks for; Serializable where it is not set."""
+    """The level of `delta.isolationLevel`; Serializable if it is not set."""
     text = metadata.configuration.get("delta.isolationLevel")
     if text is None:
         return IsolationLevel.SERIALIZABLE
@@ -133,7 +133,7 @@ def isolation_of(metadata: Metadata) -> IsolationLevel:
 
 @dataclass(frozen=True, slots=True)
 class ReadSet:
-    """What a transaction looked at; `ReadSet()` is that of a blind write.
+    """The reads of a transaction; `ReadSet()` is that of a blind write.
 
     `partitions` is asked with the raw `partitionValues` of a file (physical names, values as the
     log writes them) whether such a file could have been read. For a table without partitions it
@@ -148,7 +148,7 @@ class ReadSet:
 
     @property
     def reads_files(self) -> bool:
-        """Whether any file, or the absence of one, was looked at."""
+        """Whether any file, or the absence of one, was read."""
         return self.whole_table or self.partitions is not None or bool(self.files)
 
 
@@ -157,7 +157,7 @@ NOTHING: Final = ReadSet()
 
 
 def merge_read_sets(*reads: ReadSet) -> ReadSet:
-    """The read set of a transaction that made all of these reads."""
+    """The read set of a transaction with all of these reads."""
     if len(reads) < 2:
         return reads[0] if reads else NOTHING
     tests = [read.partitions for read in reads if read.partitions is not None]
@@ -177,7 +177,7 @@ def _any_of(tests: Sequence[PartitionTest]) -> PartitionTest:
 
 
 class Attempt:
-    """What we want to commit, what we read to make it, and the level the table asks for."""
+    """The reads and actions of a transaction, and the isolation level of the table."""
 
     __slots__ = ("_summary", "isolation", "read_set")
 
@@ -228,7 +228,7 @@ class Attempt:
 
     @property
     def is_blind_append(self) -> bool:
-        """Whether the commit adds files without having looked at any, and does nothing else.
+        """Whether the commit adds files without reading any, and does nothing else.
 
         App transactions and domains may go with it. A refresh of a live file is no append: its
         path belongs into `ReadSet.files` (see `rules.refreshed_paths`).
@@ -263,12 +263,12 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """A commit that took a version which we wanted."""
+    """A concurrent commit: it has a version after the base of our transaction."""
 
     version: int
     actions: Sequence[Action]
     table: str = ""
-    """The name of its table, for people."""
+    """The name of its table, for messages."""
     _summary: Summary = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -306,12 +306,12 @@ class Winner:
 
     @property
     def is_blind_append(self) -> bool:
-        """Whether it says of itself that it read nothing; silence counts as no."""
+        """Whether its commitInfo has `isBlindAppend` true."""
         info = self._summary.commit_info
         return info is not None and info.is_blind_append is True
 
     @property
     def operation(self) -> str:
-        """The name of its operation, for people."""
+        """The name of its operation, for messages."""
         info = self._summary.commit_info
         return (info.operation if info is not None else None) or "an unnamed operation"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class TableState(NamedTuple):
-    """The table at one version: what the next commit is checked against and counted on."""
+    """A table at one version: the base of the next commit."""
 
     table_id: str
     version: int
@@ -52,7 +52,7 @@ class TableState(NamedTuple):
         metadata: Metadata | None,
         protocol: Protocol | None,
     ) -> TableState:
-        """The state that a commit leaves behind, with the metadata and protocol it has, if any."""
+        """The state after a commit, with its metadata and protocol, if it has any."""
         return TableState(
             self.table_id,
             version,
@@ -64,7 +64,7 @@ class TableState(NamedTuple):
 
 
 def state_of(snapshot: Snapshot) -> TableState:
-    """What a commit of work that was planned from a snapshot starts from."""
+    """The state of a table at the version of a snapshot."""
     return TableState(
         snapshot.table.table_id,
         snapshot.version,
@@ -76,7 +76,7 @@ def state_of(snapshot: Snapshot) -> TableState:
 
 
 def state_at(table_id: str, opened: OpenedTable) -> TableState:
-    """The same of a table that was opened at a version."""
+    """The state of a table that was opened at a version."""
     return TableState(
         table_id,
         opened.version,
@@ -131,7 +131,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Guarantees:
-    """What a writer guarantees, and what the commit requires.
+    """The guarantees of a writer, and the requirements of its commit.
 
     - `enforced`: the kinds of constraint that the rows were checked against.
     - `replaces_all`: every file that is live afterwards fits the metadata of the commit.
@@ -152,15 +152,15 @@ NO_GUARANTEES: Final = Guarantees()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Commit:
-    """One table's version to be.
+    """The next version of a table.
 
-    - `base` is the state that the actions were made from; None creates the table.
-    - `actions` have no commitInfo: that is made from `operation` when version and time are known.
-    - `read` is what was read to make the actions.
+    - `base` is the state that the actions start from; None creates the table.
+    - `actions` have no commitInfo: `operation` becomes one when version and time are known.
+    - `read` is the read set of the actions.
     - `staged` are the keys of new files below the table's location. They are deleted if the commit
       is refused.
-    - `uuid` stays the same through every retry: a commit whose acknowledgement was lost is found
-      by it.
+    - `uuid` stays the same through every retry: it identifies a commit whose acknowledgement was
+      lost.
     """
 
     table: TableRecord
@@ -177,11 +177,11 @@ class Commit:
     @property
     def summary(self) -> Summary:
         """The actions by kind, sorted once."""
-        found = self._summary
-        if found is None:
-            found = Summary(self.actions)
-            object.__setattr__(self, "_summary", found)
-        return found
+        summary = self._summary
+        if summary is None:
+            summary = Summary(self.actions)
+            object.__setattr__(self, "_summary", summary)
+        return summary
 
     @property
     def state(self) -> TableState:
@@ -213,7 +213,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class TableRead:
-    """What a transaction has read of one table, from the version in `base`."""
+    """The reads of a transaction of one table, from the version in `base`."""
 
     table: TableRecord
     base: TableState

@@ -5,9 +5,9 @@ Guarantees:
 - The head of each table moves from N to N+1 by compare-and-set, in the same database transaction
   that writes the ledger. Heads are taken in the order of table ids, so that two transactions over
   the same tables cannot wait for each other.
-- Whoever loses the compare-and-set holds the head from then on, reads what the winners did, and
-  applies Delta's conflict rules. A change that is independent of theirs goes on top of them in the
-  same transaction; any other raises its conflict, and nothing is written.
+- A writer that loses the compare-and-set holds the head from then on, reads the winning commits,
+  and applies Delta's conflict rules. A change that is independent of them goes on top of them in
+  the same transaction; any other raises its conflict, and nothing is written.
 - The head of a table that was only read is held in the same order, and what was committed to it
   since is checked by the same rules, at the level of that table. So transactions over tables that
   are Serializable are as if they had happened one after the other, in the order of their commits.
@@ -61,7 +61,7 @@ from deltalakedb.transaction.commit import (
     new_uuid,
     with_enablement,
 )
-from deltalakedb.transaction.concurrent_commits import state_after_winners
+from deltalakedb.transaction.concurrent_commits import state_after_commits
 from deltalakedb.transaction.retry import RetryPolicy
 from deltalakedb.transaction.row_tracking import with_row_ids
 from deltalakedb.transaction.rules import (
@@ -76,8 +76,8 @@ if TYPE_CHECKING:
     from deltalakedb.store import Store, TableRecord
     from deltalakedb.store.dialect import Session
 
-# More winners than this are read before the head is taken, so that others need not wait.
-_WINNERS_UNDER_LOCK = 64
+# More concurrent commits than this are read before the head is taken: other writers need not wait.
+_CHECKED_UNDER_LOCK = 64
 # Failures that another try may not meet.
 _RETRIED = (TransactionAbortedError, CatalogConnectionLostError, CatalogUnreachableError)
 _Heads = Mapping[str, int | None]
@@ -278,8 +278,8 @@ class Committer:
         if unknown is not None:
             return CommitOutcomeUnknownError(
                 f"The commit to {names} may or may not have happened",
-                why=f"{unknown.why}; in {attempts} attempts the catalog did not tell what became "
-                f"of it{f' ({failure.what})' if failure else ''}",
+                why=f"{unknown.why}; in {attempts} attempts the catalog did not answer what "
+                f"became of it{f' ({failure.what})' if failure else ''}",
                 fix="When it is back, look for the commit UUID "
                 f"{works[0].commit.uuid} in the history of the table; it is safe to "
                 "try again with the same app_txn",
@@ -302,9 +302,9 @@ class Committer:
     ) -> bool:
         """Whether it is committed; if not, it was too far behind, and has caught up.
 
-        It is `in_doubt` where an earlier try may have been committed. Then nothing that was read
-        is found changed before the heads are held, and so that try is known to have failed: what
-        was committed after it may well change what it has read.
+        It is `in_doubt` where an earlier try may have been committed. Then reads are not checked
+        before the heads are held, when that try is known to have failed: commits after it may well
+        change what it has read.
         """
         for work in works:
             work.done = work.written = work.after = None
@@ -315,7 +315,7 @@ class Committer:
                     heads = self._take_all(session, works, reads)
                     self._look_up_recorded(session, works)
                     lag = max((read.lag(heads) for read in reads), default=0)
-                    if lag > _WINNERS_UNDER_LOCK and not in_doubt:
+                    if lag > _CHECKED_UNDER_LOCK and not in_doubt:
                         raise _TooFarBehindError
                     self._check_reads(session, reads, heads)
                     for work in works:
@@ -338,7 +338,7 @@ class Committer:
         """Stop when there is nothing to write because it was committed before.
 
         Asked before the heads are taken, so that a repeated transaction takes none; and again when
-        they are held, so that one which was repeated in the meantime is found.
+        they are held, so that one which was repeated in the meantime is detected.
         """
         for work in works:
             if work.done is None and work.commit.guarantees.app_txn is not None:
@@ -353,7 +353,7 @@ class Committer:
         names = ", ".join(work.commit.table.name for work in done)
         raise ConcurrentTransactionError(
             f"Only a part of this transaction was committed before (in {names})",
-            why="Its app transactions are recorded in some of its tables but not in all",
+            why="Its app transactions are recorded in a part of its tables",
             fix="Use app transaction versions that belong to this transaction alone",
         )
 
@@ -419,7 +419,7 @@ class Committer:
         if head is None:
             raise not_registered(session, work.commit.table)
         self._refuse_older(work, head, state.version)
-        if head - state.version > _WINNERS_UNDER_LOCK:
+        if head - state.version > _CHECKED_UNDER_LOCK:
             raise _TooFarBehindError
         if self._recorded(session, work):
             return
@@ -508,7 +508,7 @@ class Committer:
                     return TransactionAbortedError(
                         f"An earlier try to create table {name!r} was committed while this one "
                         "waited for it",
-                        fix="Try again: it will be found",
+                        fix="Try again: the table exists then",
                     )
         return error
 
@@ -586,7 +586,7 @@ class Committer:
         records: Sequence[VersionRecord],
     ) -> TableState:
         try:
-            return state_after_winners(
+            return state_after_commits(
                 self._store, session, state, attempt, records, table=table.name
             )
         except CommitConflictError:
@@ -716,7 +716,7 @@ class Committer:
                 "rename_table", table_id=after.table_id, name=commit.renames_to, updated_at=now
             )
 
-    # --- telling --------------------------------------------------------------------------
+    # --- results --------------------------------------------------------------------------
 
     @staticmethod
     def _result(work: _Work, attempts: int) -> Committed:
@@ -744,7 +744,7 @@ class Committer:
         self._metrics.committed(len(written), elapsed)
         self._newest.update((work.table_id, work.written.version) for work in works if work.written)
         for name, record in written:
-            event("commit", partial(_told, name, record, attempts, elapsed))
+            event("commit", partial(_event, name, record, attempts, elapsed))
 
 
 def _checked(read: TableRead) -> _Read:
@@ -752,7 +752,7 @@ def _checked(read: TableRead) -> _Read:
     return _Read(read.table, read.base, Attempt(read.read, (), level))
 
 
-def _told(name: str, record: VersionRecord, attempts: int, elapsed: float) -> dict[str, object]:
+def _event(name: str, record: VersionRecord, attempts: int, elapsed: float) -> dict[str, object]:
     return {
         "table": name,
         "table_id": record.table_id,

@@ -1,8 +1,7 @@
 """The commits that came between the version a transaction started from and the head.
 
-Only what the conflict rules will look at is read: a blind append never looks at the files that
-others added, however many there are, and of what they removed only at the paths that it adds: one
-of them must not come back.
+Only actions that the conflict rules need are read. A blind append needs no files that others added,
+however many there are; of the files that they removed, it needs those that it adds again.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from deltalakedb.transaction.commit import TableState
 
 
-def load_winners(
+def load_concurrent_commits(
     store: Store,
     session: Session,
     attempt: Attempt,
@@ -32,7 +31,7 @@ def load_winners(
     *,
     table: str,
 ) -> list[Winner]:
-    """The winners of `records`: consecutive versions of the table of that name, oldest first."""
+    """The commits of `records`: consecutive versions of the table of that name, oldest first."""
     if not records:
         return []
     table_id, after = records[0].table_id, records[0].version - 1
@@ -64,7 +63,7 @@ def load_winners(
     ]
 
 
-def state_after_winners(
+def state_after_commits(
     store: Store,
     session: Session,
     state: TableState,
@@ -73,7 +72,7 @@ def state_after_winners(
     *,
     table: str,
 ) -> TableState:
-    """The state that commits of others have left; raises the conflict with one of them."""
+    """The state after the commits of others; raises the first conflict with one of them."""
     if records and records[0].version != state.version + 1:
         raise HistoryExpiredError(
             f"The transaction started from version {state.version} of table {table!r}, which is "
@@ -83,7 +82,7 @@ def state_after_winners(
             fix="Read the table again and repeat the work",
             winner_version=records[0].version,
         )
-    winners = load_winners(store, session, attempt, records, table=table)
+    winners = load_concurrent_commits(store, session, attempt, records, table=table)
     for record, winner in zip(records, winners, strict=True):
         check_conflict(attempt, winner, base_protocol=state.protocol, base_metadata=state.metadata)
         state = state.after(

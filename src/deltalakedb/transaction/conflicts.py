@@ -2,13 +2,13 @@
 
 Guarantees:
 
-- Pure: what is decided depends on the arguments alone, and never on the order of actions.
+- Pure: the result depends on the arguments alone, and never on the order of actions.
 - Monotone: a transaction that read more never has fewer conflicts.
 - The rules are tried in Delta's order, so the error of the first one that fails is the one Delta
   would raise; its message names the version that won, what collided, and the way out.
 
 Beyond Delta's default, a winner that adds a feature which constrains writers is a conflict (our
-files were made without knowing it), and so is a winner that removes a file which we add again, or
+files were written without it), and so is a winner that removes a file which we add again, or
 that adds one of our paths with another deletion vector.
 """
 
@@ -119,7 +119,7 @@ def _check_metadata(attempt: Attempt, winner: Winner, base: Metadata) -> None:
 
 
 def _check_domains(attempt: Attempt, winner: Winner) -> None:
-    # Row ids are handed out when the commit is made, so that domain is rebased, never in conflict.
+    # Row ids are assigned at the commit, so that domain is rebased, and never in conflict.
     shared = (attempt.domains & winner.domains) - {ROW_TRACKING_DOMAIN}
     if shared:
         what = f"{_named('metadata domain', shared)} changed"
@@ -148,7 +148,7 @@ def _check_added_files(attempt: Attempt, winner: Winner) -> None:
         missed = _files_missed(attempt.read_set, winner.adds)
         if missed:
             first = min(missed, key=lambda add: add.path)
-            what = f"files were added that this transaction should have read: {_some(missed)}"
+            what = f"files were added that this transaction should have read: {_listed(missed)}"
             why = f"it read {_reads(attempt.read_set, first)}"
             raise _conflict(ConcurrentAppendError, winner, what, why)
     vectors = {add.path: add.dv_id for add in attempt.adds}
@@ -159,7 +159,7 @@ def _check_added_files(attempt: Attempt, winner: Winner) -> None:
         if vectors.get(add.path, add.dv_id) != add.dv_id and add.path not in removed
     ]
     if doubled:
-        what = f"a file was added that this transaction adds too: {_some(doubled)}"
+        what = f"a file was added that this transaction adds too: {_listed(doubled)}"
         why = "a file can be in the table only once, and the two have different deletion vectors"
         raise _conflict(ConcurrentAppendError, winner, what, why)
 
@@ -187,10 +187,10 @@ def _reads(read_set: ReadSet, missed: AddFile) -> str:
         return "the whole table"
     if not missed.partition_values:
         return "the table, which has no partitions, with a condition"
-    shown = ", ".join(
+    values = ", ".join(
         f"{name}={value!r}" for name, value in sorted(missed.partition_values.items())
     )
-    return f"the partition {shown}"
+    return f"the partition {values}"
 
 
 def _check_removed_reads(attempt: Attempt, winner: Winner) -> None:
@@ -200,14 +200,14 @@ def _check_removed_reads(attempt: Attempt, winner: Winner) -> None:
     read_set = attempt.read_set
     gone = removed & read_set.files
     if gone:
-        what = f"files were removed that this transaction read: {_some(gone)}"
+        what = f"files were removed that this transaction read: {_listed(gone)}"
         raise _conflict(ConcurrentDeleteReadError, winner, what, "what was read is out of date")
     if read_set.whole_table:
-        what = f"files were removed while this transaction read the whole table: {_some(removed)}"
+        what = f"files were removed while this transaction read the whole table: {_listed(removed)}"
         raise _conflict(ConcurrentDeleteReadError, winner, what, "what was read is out of date")
     again = removed.intersection(add.path for add in attempt.adds) - attempt.removed_paths
     if again:
-        what = f"files were removed that this transaction adds again: {_some(again)}"
+        what = f"files were removed that this transaction adds again: {_listed(again)}"
         why = "adding them now would bring back what was removed"
         raise _conflict(ConcurrentDeleteReadError, winner, what, why)
 
@@ -215,7 +215,7 @@ def _check_removed_reads(attempt: Attempt, winner: Winner) -> None:
 def _check_removed_twice(attempt: Attempt, winner: Winner) -> None:
     both = attempt.removed_paths & winner.removed_paths
     if both:
-        what = f"files were removed that this transaction removes too: {_some(both)}"
+        what = f"files were removed that this transaction removes too: {_listed(both)}"
         why = "rows would be deleted or rewritten twice"
         raise _conflict(ConcurrentDeleteDeleteError, winner, what, why)
 
@@ -232,9 +232,9 @@ def _conflict(
     )
 
 
-def _some(found: Collection[str] | Collection[AddFile]) -> str:
+def _listed(files: Collection[str] | Collection[AddFile]) -> str:
     """Name one, the same whatever the order, and count the rest."""
-    names = {item.path if isinstance(item, AddFile) else item for item in found}
+    names = {item.path if isinstance(item, AddFile) else item for item in files}
     rest = len(names) - 1
     return f"{min(names)!r}" + (f" and {rest} more" if rest else "")
 

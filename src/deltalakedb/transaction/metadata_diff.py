@@ -21,7 +21,7 @@ _WATERMARK: Final = "delta.identity.highWaterMark"
 _MAPPING_MODE: Final = "delta.columnMapping.mode"
 
 # Properties that a winner may set while we write, and the only value it may give them; None for
-# any. Files made before the change are right after it.
+# any. Files written before the change are right after it.
 _HARMLESS: Final[Mapping[str, str | None]] = {
     "delta.enableRowTracking": "true",
     "delta.rowTracking.materializedRowIdColumnName": None,
@@ -67,7 +67,7 @@ def _switched_on(old: str | None, new: str, wanted: str | None) -> bool:
 
 
 def changed_parts(before: Metadata, after: Metadata) -> list[str]:
-    """The words for what differs, for the message of a conflict."""
+    """The names of the parts that differ, for the message of a conflict."""
     parts = []
     if before.schema_string != after.schema_string:
         parts.append("the schema")
@@ -85,9 +85,9 @@ def changed_parts(before: Metadata, after: Metadata) -> list[str]:
 
 
 def _essence(metadata: Metadata, *, mapped: bool) -> DataType:
-    """The schema without what a harmless change may touch."""
+    """The schema without annotations that a harmless change may touch."""
 
-    def kept(name: str, annotations: Mapping[str, Any]) -> dict[str, Any]:
+    def without_harmless(name: str, annotations: Mapping[str, Any]) -> dict[str, Any]:
         rest = {key: value for key, value in annotations.items() if key != _WATERMARK}
         # A column that existed keeps its own name in data files when mapping is switched on.
         if mapped and rest.get(PHYSICAL_NAME, name) == name:
@@ -95,11 +95,11 @@ def _essence(metadata: Metadata, *, mapped: bool) -> DataType:
             rest.pop(COLUMN_ID, None)
         return rest
 
-    return _with_annotations(metadata.schema, kept)
+    return _with_annotations(metadata.schema, without_harmless)
 
 
 def _with_annotations(
-    data_type: DataType, kept: Callable[[str, Mapping[str, Any]], dict[str, Any]]
+    data_type: DataType, change: Callable[[str, Mapping[str, Any]], dict[str, Any]]
 ) -> DataType:
     if isinstance(data_type, StructType):
         return replace(
@@ -107,18 +107,18 @@ def _with_annotations(
             fields=tuple(
                 replace(
                     field,
-                    type=_with_annotations(field.type, kept),
-                    metadata=kept(field.name, field.metadata),
+                    type=_with_annotations(field.type, change),
+                    metadata=change(field.name, field.metadata),
                 )
                 for field in data_type.fields
             ),
         )
     if isinstance(data_type, ArrayType):
-        return replace(data_type, element_type=_with_annotations(data_type.element_type, kept))
+        return replace(data_type, element_type=_with_annotations(data_type.element_type, change))
     if isinstance(data_type, MapType):
         return replace(
             data_type,
-            key_type=_with_annotations(data_type.key_type, kept),
-            value_type=_with_annotations(data_type.value_type, kept),
+            key_type=_with_annotations(data_type.key_type, change),
+            value_type=_with_annotations(data_type.value_type, change),
         )
     return data_type

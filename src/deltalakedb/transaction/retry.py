@@ -1,4 +1,4 @@
-"""How often and how long a commit is tried again."""
+"""The limits of retries of a commit."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 class RetryPolicy:
     """Exponential backoff with full jitter, limited in number and in time.
 
-    Waiting for another writer's lock is not counted here: that is the `timeout` of the catalog URL.
-    What is retried is a transaction that the database aborted in favour of another, that was too
-    far behind, or whose connection broke.
+    It does not limit the wait for another writer's lock: that is the `timeout` of the catalog URL.
+    A transaction is retried if the database aborted it in favour of another, if it was too far
+    behind, or if its connection broke.
     """
 
     max_attempts: int = 30

@@ -1,4 +1,4 @@
-"""Row tracking: giving out row ids when a commit is made."""
+"""Row tracking: row ids are assigned when a version is written."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from deltalakedb.transaction.commit import TableState
 
 NO_ROW_IDS: Final = -1
-"""The high-water mark of a table that has given out none."""
+"""The high-water mark of a table without row ids."""
 _MARK: Final = "rowIdHighWaterMark"
 
 
 def high_water_mark(domain: DomainMetadata | None) -> int:
-    """The highest row id given out, from the domain `delta.rowTracking` (None: no such domain)."""
+    """The highest assigned row id, from the domain `delta.rowTracking` (None: no such domain)."""
     if domain is None or domain.removed:
         return NO_ROW_IDS
     try:
@@ -47,22 +47,22 @@ def assign_row_ids(
     """Fill `baseRowId` and `defaultRowCommitVersion` of added files for a commit of `version`.
 
     `mark` is the high-water mark before the commit (see `high_water_mark`). Returns the actions,
-    without any `delta.rowTracking` domain they held, and the domain to write; None when no id was
-    given out. Call it again with the original actions after every rebase.
+    without any `delta.rowTracking` domain they held, and the domain to write; None if no id was
+    assigned. Call it again with the original actions after every rebase.
 
     A file keeps ids that it has. One that is added and removed in the same commit (it gets another
     deletion vector) takes over those of the remove. Raises `CommitRejectedError` for a file without
-    numRecords, and for an id that nobody has given out.
+    numRecords, and for an id that was never assigned.
     """
-    given = list(actions)
+    actions = list(actions)
     removed = {
         action.path: action
-        for action in given
+        for action in actions
         if isinstance(action, RemoveFile) and action.base_row_id is not None
     }
     filled: list[Action] = []
     last = mark
-    for action in given:
+    for action in actions:
         if isinstance(action, AddFile):
             add = _take_over(action, removed.get(action.path))
             if add.base_row_id is None:
@@ -70,7 +70,7 @@ def assign_row_ids(
                 if rows is None:
                     raise reject(
                         Rule.ROW_TRACKING,
-                        f"No row ids can be given to the rows of {add.path!r}",
+                        f"The rows of {add.path!r} cannot get row ids",
                         why="its statistics have no numRecords",
                         fix="Add statistics with the number of rows in the file",
                     )
@@ -80,7 +80,7 @@ def assign_row_ids(
                 raise reject(
                     Rule.ROW_TRACKING,
                     f"The file {add.path!r} has the baseRowId {add.base_row_id}",
-                    why=f"the highest row id given out so far is {mark}",
+                    why=f"the highest assigned row id is {mark}",
                     fix="Leave baseRowId out of new files: the commit fills it in",
                 )
             if add.default_row_commit_version is None:

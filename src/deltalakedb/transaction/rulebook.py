@@ -57,20 +57,20 @@ class Rule(Enum):
     CHANGE_DATA = "change-data"
     """cdc files lie under `_change_data/`, change no data, and need delta.enableChangeDataFeed."""
     ROW_TRACKING = "row-tracking"
-    """Row ids are given out once, above the high-water mark."""
+    """A row id is assigned once, above the high-water mark."""
 
     APPEND_ONLY = "append-only"
     """An append-only table (delta.appendOnly) loses no data."""
     CHECK_CONSTRAINTS = "check-constraints"
-    """Whoever adds rows has evaluated the table's CHECK constraints on them."""
+    """A writer that adds rows has evaluated the CHECK constraints of the table on them."""
     INVARIANTS = "column-invariants"
-    """Whoever adds rows has evaluated the invariants of the columns."""
+    """A writer that adds rows has evaluated the invariants of the columns."""
     GENERATED_COLUMNS = "generated-columns"
-    """Whoever adds rows has computed or verified the generated columns."""
+    """A writer that adds rows has computed or verified the generated columns."""
     IDENTITY_COLUMNS = "identity-columns"
-    """Whoever adds rows has generated the identity columns."""
+    """A writer that adds rows has generated the identity columns."""
     COLUMN_DEFAULTS = "column-defaults"
-    """Whoever adds rows has applied the defaults of the columns."""
+    """A writer that adds rows has applied the defaults of the columns."""
 
     DOMAIN = "metadata-domain"
     """Metadata domains need their feature; those named `delta.*` belong to Delta itself."""
@@ -100,5 +100,5 @@ def reject(rule: Rule, what: str, *, why: str = "", fix: str = "") -> CommitReje
 
 
 def reject_for(rule: Rule, error: DeltaLakeDbError) -> CommitRejectedError:
-    """Build the error for a rule that another check found broken."""
+    """Build the error for a rule from the error of another check."""
     return reject(rule, error.what, why=error.why, fix=error.fix)

@@ -1,4 +1,4 @@
-"""What one commit must keep before anything is written.
+"""The rules of one commit, checked before anything is written.
 
 Guarantees:
 
@@ -61,7 +61,7 @@ CONSTRAINT_RULES: Final[Mapping[str, Rule]] = {
     "identityColumns": Rule.IDENTITY_COLUMNS,
     "allowColumnDefaults": Rule.COLUMN_DEFAULTS,
 }
-"""The features that bind whoever adds rows. A caller that took care of one says so by its name."""
+"""The features that constrain writers of rows. A caller that enforced one passes its name."""
 
 
 def validate_commit(
@@ -148,7 +148,7 @@ def _twice(rule: Rule, what: str) -> Exception:
     return reject(
         rule,
         f"The commit contains more than one {what}",
-        why="readers could not tell which one counts",
+        why="it would be ambiguous for readers",
         fix="Keep one of them",
     )
 
@@ -213,7 +213,7 @@ def _check_constraints(commit: Summary, rules: TableRules, enforced: frozenset[s
             raise reject(
                 CONSTRAINT_RULES[name],
                 f"Rows cannot be added to the table, as {add.path!r} would",
-                why=f"it uses {name} ({rules.constraints[name]}), and nobody has enforced it",
+                why=f"it uses {name} ({rules.constraints[name]}), which was not enforced",
                 fix="Write through an interface that does, or state that the rows of these files "
                 f"comply: enforced={{{name!r}}}",
             )
@@ -253,8 +253,8 @@ def table_rules(metadata: Metadata, protocol: Protocol) -> TableRules:
 def check_table_writable(metadata: Metadata, protocol: Protocol, honours: frozenset[str]) -> None:
     """Raise `UnsupportedFeatureError` unless this release may write to the table.
 
-    Constraints are left to the rules: they bind only commits that add rows. Row ids are given out
-    by the committer.
+    Constraints are left to the rules: they bind only commits that add rows. The
+    committer assigns row ids.
     """
     _check_writable(_key(metadata, protocol), honours)
 

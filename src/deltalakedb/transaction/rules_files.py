@@ -58,17 +58,17 @@ def check_each_path_once(adds: Sequence[AddFile], removes: Sequence[RemoveFile])
             raise reject(
                 Rule.ADD_AND_REMOVE,
                 f"The commit adds and removes {added[key].path!r}",
-                why="both have the same deletion vector, so their order would decide what is live",
+                why="both have the same deletion vector, so only their order would count",
                 fix="Keep one of them; to refresh the metadata of a live file only add it",
             )
 
 
 def _by_file(files: Sequence[_File], rule: Rule, verb: str) -> dict[str, _File]:
-    found = {file_key(file.path): file for file in files}
-    if len(found) == len(files):
-        return found
-    twice = next(file for file in files if found[file_key(file.path)] is not file)
-    other = found[file_key(twice.path)].path
+    by_key = {file_key(file.path): file for file in files}
+    if len(by_key) == len(files):
+        return by_key
+    twice = next(file for file in files if by_key[file_key(file.path)] is not file)
+    other = by_key[file_key(twice.path)].path
     spelled = "" if other == twice.path else f" (also written {other!r})"
     raise reject(
         rule,
@@ -131,7 +131,7 @@ def check_adds(
 ) -> None:
     """Paths, numbers, partition values, statistics and deletion vectors of added files.
 
-    Each line here runs for every file of a large commit: what is rare is left to a function.
+    Each line here runs for every file of a large commit: rare cases have functions of their own.
     """
     partitions = rules.partitions
     expected = partitions.keys()
@@ -249,10 +249,10 @@ def _bad_vector(path: str, why: str) -> CommitRejectedError:
 
 
 def _negative(kind: str, path: str, numbers: Mapping[str, int | None]) -> CommitRejectedError:
-    shown = ", ".join(f"{name} {n}" for name, n in numbers.items() if n is not None and n < 0)
+    negative = ", ".join(f"{name} {n}" for name, n in numbers.items() if n is not None and n < 0)
     return reject(
         Rule.NON_NEGATIVE,
-        f"The {kind} of {path!r} has a negative number: {shown}",
+        f"The {kind} of {path!r} has a negative number: {negative}",
         fix="Write sizes in bytes and times in milliseconds since 1970",
     )
 
@@ -267,15 +267,15 @@ def _wrong_partitions(
     unknown = sorted(name for name in values if name not in partitions)
     why = []
     if missing:
-        shown = ", ".join(_column(name, partitions[name]) for name in missing)
-        why.append(f"no value for {shown}")
+        columns = ", ".join(_column(name, partitions[name]) for name in missing)
+        why.append(f"no value for {columns}")
     if unknown:
         logical = {column.name: name for name, column in partitions.items()}
-        shown = ", ".join(
+        names = ", ".join(
             f"{name!r} (its name in files is {logical[name]!r})" if name in logical else repr(name)
             for name in unknown
         )
-        why.append(f"a value for {shown}")
+        why.append(f"a value for {names}")
     listed = ", ".join(map(repr, partitions)) or "none"
     return reject(
         Rule.PARTITION_VALUES,
@@ -417,20 +417,20 @@ def check_live_files(actions: Iterable[Action], live: Collection[tuple[str, str]
 
 
 def other_spellings(adds: Iterable[AddFile], table: TableRecord) -> dict[str, str]:
-    """Other ways to write the paths of added files, each with the path that was given.
+    """Other ways to write the paths of added files, each with the path of the commit.
 
     A table whose own location is among its allowed roots has absolute paths to its own files.
     """
     location = table.location if table.location in table.allowed_roots else None
-    found: dict[str, str] = {}
+    others: dict[str, str] = {}
     for add in adds:
         path = add.path
         if location is None and _PLAIN(path):
             continue
         for spelled in spellings(path, location):
             if spelled != path:
-                found[spelled] = path
-    return found
+                others[spelled] = path
+    return others
 
 
 def check_spellings(
@@ -441,15 +441,15 @@ def check_spellings(
     """No file is added that is live under another spelling of its path."""
     removed: set[tuple[str, str]] | None = None
     for path, dv_id in live:
-        given = others.get(path)
-        if given is None:
+        added = others.get(path)
+        if added is None:
             continue
         if removed is None:
             removed = {(remove.path, remove.dv_id) for remove in removes}
         if (path, dv_id) not in removed:
             raise reject(
                 Rule.ONE_LIVE,
-                f"The file {given!r} cannot be added",
+                f"The file {added!r} cannot be added",
                 why=f"it is live as {path!r}, and would be in the table twice",
                 fix="Use the path that the table has for it",
             )

@@ -119,7 +119,7 @@ def _check_identity(new: Metadata, old: Metadata | None, *, replaces_all: bool) 
     if not new.id:
         why = "the id is empty"
     elif new.format_provider != "parquet":
-        why = f"the format is {new.format_provider!r}, and Delta tables are made of parquet"
+        why = f"the format is {new.format_provider!r}, and Delta tables consist of parquet files"
     elif old is not None and new.id != old.id and not replaces_all:
         why = f"the id would change from {old.id!r} to {new.id!r}"
     else:
@@ -260,6 +260,6 @@ def _check_new_constraints(new: Metadata, old: Metadata, enforced: frozenset[str
             raise reject(
                 Rule.CHECK_CONSTRAINTS,
                 f"The CHECK constraint {name.removeprefix(CONSTRAINT_PREFIX)!r} cannot be added",
-                why=f"nobody has verified that the rows of the table fulfil {text!r}",
+                why=f"the rows of the table were not checked against {text!r}",
                 fix="Verify them, and state it: enforced={'checkConstraints'}",
             )

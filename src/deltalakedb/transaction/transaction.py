@@ -73,7 +73,7 @@ class Part:
     commit: Commit
     """All that was added so far; without actions at first."""
     seen: list[ReadSet] = field(default_factory=list)
-    """What was read of the table through `snapshot`."""
+    """The reads of the table through `snapshot`."""
     files: set[File] = field(default_factory=set)
     """Files that the transaction itself has staged: no version has them."""
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
@@ -101,7 +101,7 @@ class Part:
         return pending(self._at_start(), self.commit.actions, self.files)
 
     def reads(self) -> list[ReadSet]:
-        """What was read beside the reads of a commit that changes the table."""
+        """The reads beside those of a commit that changes the table."""
         own = self.commit.read
         return self.seen if self.commit.actions or own is NOTHING else [*self.seen, own]
 
@@ -153,13 +153,13 @@ class Part:
     def _followed_by(self, commit: Commit, *, replaces_rows: bool) -> Commit:
         """Both as one commit.
 
-        A file that was added and is removed again was never there; of what a commit says once
-        (its metadata, a domain) the last word counts.
+        A file that was added and is removed again is in neither. Of actions that a commit has at
+        most once (its metadata, a domain) the last one counts.
         """
         before, now = self.commit.actions, commit.actions
         removed = {(one.path, one.dv_id) for one in commit.summary.removes}
         taken_back = _identities(before) & removed
-        said = {_said_once(action) for action in now} - {None}
+        singles = {_single_key(action) for action in now} - {None}
 
         def stays(action: Action) -> bool:
             if isinstance(action, AddFile):
@@ -167,18 +167,18 @@ class Part:
             if isinstance(action, CdcFile):
                 # Where all rows are replaced, the files alone say what has changed.
                 return not replaces_rows
-            return _said_once(action) not in said
+            return _single_key(action) not in singles
 
-        kept = [action for action in before if stays(action)]
+        stay = [action for action in before if stays(action)]
         foreign = taken_back - self.files
-        unsaid = taken_back - (live_among(self._at_start(), foreign) if foreign else set())
+        never_added = taken_back - (live_among(self._at_start(), foreign) if foreign else set())
         new = [
             action
             for action in now
-            if not (isinstance(action, RemoveFile) and (action.path, action.dv_id) in unsaid)
+            if not (isinstance(action, RemoveFile) and (action.path, action.dv_id) in never_added)
         ]
         if not replaces_rows:
-            _check_feed(self.table.name, kept, new, taken_back=bool(taken_back))
+            _check_feed(self.table.name, stay, new, taken_back=bool(taken_back))
         parameters = self.commit.operation.parameters
         then = dict(commit.operation.parameters)
         if replaces_rows:
@@ -188,7 +188,7 @@ class Part:
         combined = combine(
             replace(
                 self.commit,
-                actions=tuple(kept),
+                actions=tuple(stay),
                 operation=replace(self.commit.operation, parameters=parameters),
             ),
             replace(
@@ -323,12 +323,12 @@ class Transaction(Generic[Handle]):
 
 def _identities(actions: Iterable[Action]) -> set[File]:
     """The files that actions add, change data included."""
-    found = {(one.path, one.dv_id) for one in actions if isinstance(one, AddFile)}
-    return found | {(one.path, "") for one in actions if isinstance(one, CdcFile)}
+    added = {(one.path, one.dv_id) for one in actions if isinstance(one, AddFile)}
+    return added | {(one.path, "") for one in actions if isinstance(one, CdcFile)}
 
 
-def _said_once(action: Action) -> object:
-    """What a commit can say only once, by a name for it; None for files and the rest."""
+def _single_key(action: Action) -> object:
+    """The key of an action that a commit has at most once; None for any other action."""
     if isinstance(action, (Metadata, Protocol)):
         return type(action)
     return action.domain if isinstance(action, DomainMetadata) else None
@@ -337,16 +337,16 @@ def _said_once(action: Action) -> object:
 def _check_feed(
     table: str, before: Iterable[Action], now: Iterable[Action], *, taken_back: bool
 ) -> None:
-    """Refuse changes that a change data feed could not tell as one commit."""
-    had, has = ({type(action) for action in some} for some in (before, now))
+    """Refuse changes that a change data feed cannot describe as one commit."""
+    had, has = ({type(action) for action in actions} for actions in (before, now))
     rows_before, rows_now = bool(had & {AddFile, RemoveFile}), bool(has & {AddFile, RemoveFile})
     if CdcFile not in had | has or not (rows_before and rows_now):
         return
     if taken_back or CdcFile not in had or CdcFile not in has:
         raise UnsupportedFeatureError(
             f"These changes of table {table!r} cannot be one commit",
-            why="One of them replaces rows inside of files, and its change data feed would tell "
-            "that one alone",
+            why="One of them replaces rows inside of files, and its change data feed would "
+            "describe that one alone",
             fix="Make them in transactions of their own, or replace whole partitions",
         )
 

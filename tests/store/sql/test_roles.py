@@ -420,7 +420,8 @@ def test_roles_that_do_not_exist_are_made_first() -> None:
     rights = Rights("Ann", True, False, False, False, has_roles=False, owner="lake")
     assert rights.advice().startswith(
         'To commit and publish, make the roles with `deltalakedb roles | psql "$OWNER_URL"`, then '
-        'run GRANT deltalakedb_writer, deltalakedb_mirror TO "Ann" as lake, who owns the catalog.'
+        'run GRANT deltalakedb_writer, deltalakedb_mirror TO "Ann" as lake, the owner of the '
+        "catalog."
     )
 
 
