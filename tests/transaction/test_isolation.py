@@ -63,7 +63,7 @@ def tables(lake: Lake) -> dict[str, Table]:
 @pytest.fixture
 def soon_far_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer commits than `FAR_BEHIND` are looked at while a head is held."""
-    monkeypatch.setattr("deltalakedb.transaction.committer._WINNERS_UNDER_LOCK", FAR_BEHIND - 1)
+    monkeypatch.setattr("deltalakedb.transaction.committer._CHECKED_UNDER_LOCK", FAR_BEHIND - 1)
 
 
 def new_file(path: str, day: str = "1") -> Any:
