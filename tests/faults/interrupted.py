@@ -219,6 +219,8 @@ def others_can_write(url: str) -> None:
 
 def main() -> None:
     url, folder, interrupts, seed = sys.argv[1:]
+    # A job in the background of a shell ignores it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     faulthandler.dump_traceback_later(STUCK, exit=True)
     story = Story(url, Path(folder), int(seed))
     story.measure()
