@@ -18,7 +18,7 @@ from benchmarks import summary
 from benchmarks.harness import Report
 
 SCENARIOS = (
-    *("commits", "reading", "reading-curve", "checkpoints", "importing", "mirroring"),
+    *("commits", "contention", "reading", "reading-curve", "checkpoints", "importing", "mirroring"),
     *("page", "sizing"),
     *("spark-scan", "spark-writing", "spark-changes", "spark-tables"),
 )

@@ -23,6 +23,21 @@ _META = "__ducklake_metadata_lake"
 _BATCH = 100_000
 
 
+def attach_ducklake(target: str, folder: str) -> Any:
+    """A connection of DuckDB with the catalog `target` as `lake`, made where there is none."""
+    import duckdb
+
+    connection: Any = duckdb.connect(config={"allow_unsigned_extensions": "true"})
+    connection.execute(f"LOAD '{_extension('ducklake')}'")
+    if target.startswith("postgres:"):
+        connection.execute(f"LOAD '{_extension('postgres_scanner')}'")
+    connection.execute(
+        f"ATTACH 'ducklake:{target}' AS lake "
+        f"(DATA_PATH '{folder}/ducklake/', DATA_INLINING_ROW_LIMIT 0)"
+    )
+    return connection
+
+
 class DuckLake:
     """One table `lake.t` in a catalog of its own; `target` is a file, or `postgres:` and its DSN.
 
@@ -30,18 +45,9 @@ class DuckLake:
     """
 
     def __init__(self, target: str, folder: Path, shape: Shape) -> None:
-        import duckdb
-
         self.shape = shape
-        self._connection: Any = duckdb.connect(config={"allow_unsigned_extensions": "true"})
+        self._connection = attach_ducklake(target, str(folder))
         run = self._connection.execute
-        run(f"LOAD '{_extension('ducklake')}'")
-        if target.startswith("postgres:"):
-            run(f"LOAD '{_extension('postgres_scanner')}'")
-        run(
-            f"ATTACH 'ducklake:{target}' AS lake "
-            f"(DATA_PATH '{folder}/ducklake/', DATA_INLINING_ROW_LIMIT 0)"
-        )
         columns = ", ".join(f"{name} {_TYPES[kind]}" for name, kind in COLUMNS.items())
         run(f"CREATE TABLE lake.t ({columns})")
         run("ALTER TABLE lake.t SET PARTITIONED BY (day)")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from deltalakedb.arguments import require_text
 from deltalakedb.errors import (
@@ -35,6 +35,13 @@ if TYPE_CHECKING:
     from deltalakedb.store import Store, TableRecord
     from deltalakedb.store.dialect import Session
     from deltalakedb.store.mirror import Overview
+
+
+class Versioned(Protocol):
+    """The state of a table at a version."""
+
+    @property
+    def version(self) -> int: ...
 
 
 State = Literal["published", "pending", "failing", "blocked", "drifted"]
@@ -122,13 +129,13 @@ class Mirror:
                 self._drift_check.sound.discard(table.table_id)
             raise
 
-    def after_commit(self, versions: Iterable[tuple[TableRecord, object]]) -> None:
+    def after_commit(self, versions: Iterable[tuple[TableRecord, Versioned | None]]) -> None:
         """Publish the new versions, or notify the workers; never raises."""
         if self._inline is None:
             self._store.dialect.wake_workers()
             return
-        for table, _ in versions:
-            self._inline.after_commit(table)
+        for table, state in versions:
+            self._inline.after_commit(table, None if state is None else state.version)
 
     def drain(self) -> None:
         """Wait for the checkpoints and checksums that this process has begun."""
@@ -271,6 +278,10 @@ def _status(row: Overview, now: int) -> TableStatus:
 
 # How long a commit may publish an older backlog.
 _PATIENCE_SECONDS: Final = 5.0
+# How long a commit waits for another publisher before it publishes beside it.
+_TURN_SECONDS: Final = 3.0
+# The pause before upkeep that another process was running is checked again.
+_UPKEEP_PAUSE_SECONDS: Final = 0.5
 
 
 def _import_upkeep() -> None:
@@ -280,7 +291,12 @@ def _import_upkeep() -> None:
 
 
 class InlineMirror:
-    """Publishes what this process commits."""
+    """Publishes what this process commits.
+
+    - One process publishes a table at a time, with all versions that wait; the others wait for its
+      result. If that does not come, they publish beside it.
+    - One process runs the upkeep of a table at a time, and never a process that has only waited.
+    """
 
     def __init__(self, store: Store, *, schedule: RetrySchedule | None = None) -> None:
         self._store = store
@@ -289,18 +305,32 @@ class InlineMirror:
         self._upkeep = Upkeep(store, Storages(store.storage_options))
         self._background = Background("deltalakedb-mirror", prepare=_import_upkeep)
 
-    def after_commit(self, table: TableRecord) -> None:
-        """Publish the backlog of a table for some seconds at most; never raises."""
-        end = time.monotonic() + _PATIENCE_SECONDS
-        self._publish(table, lambda: time.monotonic() < end)
+    def after_commit(self, table: TableRecord, version: int | None) -> None:
+        """Publish a version and what waits before it, for some seconds at most; never raises."""
+        self._attempt(table, lambda: self._publish_in_turn(table, version))
 
-    def _publish(self, table: TableRecord, go_on: Callable[[], bool]) -> None:
+    def _publish_in_turn(self, table: TableRecord, version: int | None) -> Published | None:
+        """The result of publishing; None where another process has published the version."""
+        dialect = self._store.dialect
+        end = time.monotonic() + _TURN_SECONDS
+        while version is not None and (seconds := end - time.monotonic()) > 0:
+            with dialect.turn(table.table_id, "publish") as turn:
+                if turn is not None:
+                    return self._publisher.publish(
+                        table, go_on=_for_seconds(), until=version, session=turn.session
+                    )
+            if dialect.wait_for_publisher(table.table_id, version, seconds):
+                return None
+        return self._publisher.publish(table, go_on=_for_seconds())
+
+    def _attempt(self, table: TableRecord, publish: Callable[[], Published | None]) -> None:
         try:
-            published = self._publisher.publish(table, go_on=go_on)
+            published = publish()
         except Exception as error:  # noqa: BLE001 - an error would look like a failed commit
             self._failed(table, "mirror_table_failed", error)
         else:
-            self._follow_up(table, published)
+            if published is not None:
+                self._follow_up(table, published)
 
     def drain(self) -> None:
         """Wait for the checkpoints and checksums of what was published."""
@@ -313,27 +343,40 @@ class InlineMirror:
     def _follow_up(self, table: TableRecord, published: Published) -> None:
         version = published.last_version
         if version is not None and published.outcome is not Outcome.DRIFTED:
-            self._background.put(
-                Job(("upkeep", table.table_id), lambda: self._run_upkeep(table, version))
-            )
+            self._put_upkeep(table, version)
         if published.outcome in (Outcome.FAILED, Outcome.WAITING, Outcome.INTERRUPTED):
             wait_ms = (published.next_attempt_at or 0) - self._store.clock.now_ms()
             due = time.monotonic() + max(0.001, wait_ms / 1000)
             self._background.put(Job(("publish", table.table_id), lambda: self._retry(table), due))
 
     def _retry(self, table: TableRecord) -> None:
-        self._publish(table, self._background.is_open)
+        go_on = self._background.is_open
+        self._attempt(table, lambda: self._publisher.publish(table, go_on=go_on))
+
+    def _put_upkeep(self, table: TableRecord, version: int, due: float = 0.0) -> None:
+        key = ("upkeep", table.table_id)
+        self._background.put(Job(key, lambda: self._run_upkeep(table, version), due))
 
     def _run_upkeep(self, table: TableRecord, version: int) -> None:
         try:
-            self._upkeep.run(table, version)
+            with self._store.dialect.turn(table.table_id, "upkeep") as turn:
+                if turn is not None:
+                    self._upkeep.run(table, version)
         except Exception as error:  # noqa: BLE001 - the thread serves other tables too
             self._failed(table, "mirror_upkeep_failed", error)
+        else:
+            if turn is None:
+                self._put_upkeep(table, version, time.monotonic() + _UPKEEP_PAUSE_SECONDS)
 
     def _failed(self, table: TableRecord, what: str, error: Exception) -> None:
         failure = str(error) if isinstance(error, DeltaLakeDbError) else repr(error)
         self._store.metrics.count("mirror_failures_total")
         warning(what, lambda: {"table": table.name, "table_id": table.table_id, "error": failure})
+
+
+def _for_seconds() -> Callable[[], bool]:
+    end = time.monotonic() + _PATIENCE_SECONDS
+    return lambda: time.monotonic() < end
 
 
 # --- the background thread ----------------------------------------------------------------

@@ -12,7 +12,7 @@ Guarantees:
 - The bytes come from the queue, and are compared with their digest before they are written.
 - An error of a table is recorded in its row of the queue, unless the catalog itself fails.
 - Any number of publishers may work on one table at once: they write the same bytes in the same
-  order. Leases only save the double work.
+  order. Leases and turns only save the double work.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from deltalakedb.deltalog.names import LOG, commit_key
 from deltalakedb.errors import (
@@ -54,8 +54,10 @@ if TYPE_CHECKING:
     from deltalakedb.storage import Storage
     from deltalakedb.storage.local_files import NewFile
     from deltalakedb.store import Store, TableRecord
+    from deltalakedb.store.dialect import Session
     from deltalakedb.store.mirror import ErrorKind, WorkItem
 
+T = TypeVar("T")
 
 _THREADS: Final = 8
 # The number of files that are open at once.
@@ -218,6 +220,28 @@ class _Batch:
     interrupted: bool = False
 
 
+class _Catalog:
+    """The catalog in transactions of its own, or in one that is open already."""
+
+    def __init__(self, store: Store, session: Session | None) -> None:
+        self._store = store
+        self._session = session
+
+    def ask(self, question: Callable[[Session], T]) -> T:
+        """As `Dialect.ask`."""
+        if self._session is None:
+            return self._store.dialect.ask(question)
+        return question(self._session)
+
+    def read(self) -> AbstractContextManager[Session]:
+        """As `Store.read`."""
+        return self._store.read() if self._session is None else nullcontext(self._session)
+
+    def write(self) -> AbstractContextManager[Session]:
+        """As `Store.write`."""
+        return self._store.write() if self._session is None else nullcontext(self._session)
+
+
 def _always() -> bool:
     return True
 
@@ -245,49 +269,61 @@ class Publisher:
         *,
         force: bool = False,
         up_to: int | None = None,
+        until: int | None = None,
         go_on: Callable[[], bool] = _always,
+        session: Session | None = None,
     ) -> Published:
         """Publish the backlog in order, until it is empty or a version fails.
 
         A table whose last try failed waits until the next is due, unless `force` is set. Versions
-        after `up_to` are left. `go_on` is called before each version.
+        after `up_to` are left. Once the version `until` is published, no more are read. `go_on` is
+        called before each version. Results are recorded in `session`, or else at once.
         """
         # Not a failure of the store: a process that can reach it will publish.
         check_process(table.location)
+        catalog = _Catalog(self._store, session)
         count = 0
         last: int | None = None
         while True:
-            items = self._store.dialect.ask(
-                lambda session: queue.backlog(session, table.table_id, _BATCH)
-            )
+            if until is not None and last is not None and last >= until:
+                return self._result(catalog, table, Outcome.CAUGHT_UP, count, last)
+            items = catalog.ask(lambda session: queue.backlog(session, table.table_id, _BATCH))
             if up_to is not None:
                 items = [item for item in items if item.version <= up_to]
             if not items:
-                return self._result(table, Outcome.CAUGHT_UP, count, last)
+                return self._result(catalog, table, Outcome.CAUGHT_UP, count, last)
             if items[0].drifted:
-                return self._result(table, Outcome.DRIFTED, count, last)
+                return self._result(catalog, table, Outcome.DRIFTED, count, last)
             due = items[0].next_attempt_at
             if self._schedule.has_to_wait(due, self._store.clock.now_ms()) and not force:
-                return self._result(table, Outcome.WAITING, count, last, next_attempt_at=due)
-            batch = self._put(table, items, go_on)
+                return self._result(
+                    catalog, table, Outcome.WAITING, count, last, next_attempt_at=due
+                )
+            batch = self._put(catalog, table, items, go_on)
             if batch.last is not None:
-                self._mark_published(table, batch.first, batch.last)
+                self._mark_published(catalog, table, batch.first, batch.last)
                 count, last = count + batch.count, batch.last
             if batch.failure is not None:
-                return self._mark_failed(table, *batch.failure, count, last)
+                return self._mark_failed(catalog, table, batch.failure, count, last)
             if batch.interrupted:
-                return self._result(table, Outcome.INTERRUPTED, count, last)
+                return self._result(catalog, table, Outcome.INTERRUPTED, count, last)
 
     # --- writing --------------------------------------------------------------------------
 
-    def _put(self, table: TableRecord, items: list[WorkItem], go_on: Callable[[], bool]) -> _Batch:
+    def _put(
+        self,
+        catalog: _Catalog,
+        table: TableRecord,
+        items: list[WorkItem],
+        go_on: Callable[[], bool],
+    ) -> _Batch:
         try:
             storage = self._storages.at(table.location)
         except Exception as error:  # noqa: BLE001 - as below
             return _Batch(items[0].version, failure=(items[0], _recordable(error)))
         small = ((commit_key(item.version), item.payload) for item in items if item.payload)
         with Prefetch(storage, small) as prefetch:
-            batch = self._put_each(table, items, prefetch, go_on)
+            batch = self._put_each(catalog, table, items, prefetch, go_on)
         if batch.count:
             try:
                 storage.settle(LOG)
@@ -298,6 +334,7 @@ class Publisher:
 
     def _put_each(
         self,
+        catalog: _Catalog,
         table: TableRecord,
         items: list[WorkItem],
         prefetch: Prefetch,
@@ -310,7 +347,7 @@ class Publisher:
                 break
             try:
                 with span("deltalakedb.publish", table=table.name, version=item.version):
-                    self._put_one(table, item, prefetch)
+                    self._put_one(catalog, table, item, prefetch)
             except Exception as error:  # noqa: BLE001 - recorded in the table's row
                 batch.failure = (item, _recordable(error))
                 break
@@ -319,11 +356,13 @@ class Publisher:
             self._report_published(table, item)
         return batch
 
-    def _put_one(self, table: TableRecord, item: WorkItem, prefetch: Prefetch) -> None:
+    def _put_one(
+        self, catalog: _Catalog, table: TableRecord, item: WorkItem, prefetch: Prefetch
+    ) -> None:
         """Put a commit file if absent, and compare it otherwise."""
         storage = prefetch.storage
         key = commit_key(item.version)
-        data = self._payload(table, item)
+        data = self._payload(catalog, table, item)
         if data is None:
             return
         self._step("put")
@@ -345,11 +384,11 @@ class Publisher:
             )
         self._step("found")
 
-    def _payload(self, table: TableRecord, item: WorkItem) -> bytes | None:
+    def _payload(self, catalog: _Catalog, table: TableRecord, item: WorkItem) -> bytes | None:
         """The bytes of a version; None where another publisher has published and deleted them."""
         data = item.payload
         if data is None:
-            with self._store.read() as session:
+            with catalog.read() as session:
                 data = queue.payload_of(session, table.table_id, item.version)
                 if data is None and is_published(session, table.table_id, item.version):
                     return None
@@ -364,26 +403,27 @@ class Publisher:
 
     # --- recording ------------------------------------------------------------------------
 
-    def _mark_published(self, table: TableRecord, first: int, last: int) -> None:
+    def _mark_published(self, catalog: _Catalog, table: TableRecord, first: int, last: int) -> None:
         self._step("note")
         now = self._store.clock.now_ms()
-        with self._store.write() as session:
+        with catalog.write() as session:
             queue.mark_published(session, table.table_id, first, last, now=now)
         self._step("noted")
 
     def _mark_failed(
         self,
+        catalog: _Catalog,
         table: TableRecord,
-        item: WorkItem,
-        error: DeltaLakeDbError,
+        failure: tuple[WorkItem, DeltaLakeDbError],
         count: int,
         last: int | None,
     ) -> Published:
+        item, error = failure
         now = self._store.clock.now_ms()
         kind: ErrorKind = "transient" if getattr(error, "transient", False) else "permanent"
         delay = self._schedule.delay_ms(item.attempts + 1, permanent=kind == "permanent")
         drift = _drift(item, error, now) if isinstance(error, ForeignCommitError) else None
-        with self._store.write() as session:
+        with catalog.write() as session:
             is_behind = queue.mark_failed(
                 session,
                 table.table_id,
@@ -398,10 +438,13 @@ class Publisher:
                 queue.set_drift(session, table.table_id, drift, now=now)
         self._report_failed(table, item, error, kind)
         outcome = Outcome.FAILED if drift is None else Outcome.DRIFTED
-        return self._result(table, outcome, count, last, error=error, next_attempt_at=now + delay)
+        return self._result(
+            catalog, table, outcome, count, last, error=error, next_attempt_at=now + delay
+        )
 
     def _result(
         self,
+        catalog: _Catalog,
         table: TableRecord,
         outcome: Outcome,
         count: int,
@@ -413,9 +456,7 @@ class Publisher:
         if outcome is Outcome.CAUGHT_UP:
             self._store.metrics.gauge("mirror_backlog_gauge", 0, table=table.name)
         else:
-            size = self._store.dialect.ask(
-                lambda session: queue.backlog_size(session, table.table_id)
-            )
+            size = catalog.ask(lambda session: queue.backlog_size(session, table.table_id))
             self._store.metrics.gauge("mirror_backlog_gauge", size, table=table.name)
         return Published(table.name, table.table_id, outcome, count, last, error, next_attempt_at)
 

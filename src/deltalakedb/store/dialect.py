@@ -6,6 +6,7 @@ leave this room only as DeltaLakeDbError, classified by SQLSTATE or error code, 
 
 from __future__ import annotations
 
+import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -18,11 +19,13 @@ from deltalakedb.errors import ForkedProcessError
 from deltalakedb.store.pool import C, Pool
 from deltalakedb.store.queries import load_queries, rewrite
 from deltalakedb.store.relations import Relation
+from deltalakedb.store.turns import TURNS, Turn
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from deltalakedb.store.arrow import FileQuery
+    from deltalakedb.store.turns import Purpose
     from deltalakedb.store.url import CatalogUrl, Engine
 
 Row = tuple[Any, ...]
@@ -56,6 +59,8 @@ class Translating:
 
 Translated = Callable[[], Translating]
 _ONE_BY_ONE = nullcontext()
+# The pause of a writer that waits for the publisher of its version.
+_PAUSE_SECONDS = (0.001, 0.005)
 
 
 KEY_PARAMETERS = (
@@ -105,6 +110,10 @@ class Session(ABC):
             "page", table_id=table_id, page_id=page_id, with_stats=int(with_stats)
         )
         return rows[0] if rows else None
+
+    def run_together(self, *queries: tuple[str, Mapping[str, object]]) -> list[list[Row]]:
+        """The rows of each named query; an engine that can sends them in one round trip."""
+        return [self.run(query, **params) for query, params in queries]
 
     def one(self, query: str, /, **params: object) -> Row | None:
         """The only row of a named query, or None."""
@@ -329,6 +338,23 @@ class Dialect(ABC):
         Without a channel it never is.
         """
         yield
+
+    @contextmanager
+    def turn(self, table_id: str, purpose: Purpose) -> Iterator[Turn | None]:
+        """The turn to do something for a table that others could do too; None while it is theirs.
+
+        It is given back at the end of the block, or with the process.
+        """
+        with TURNS.take(f"{purpose} {table_id}") as is_ours:
+            yield Turn() if is_ours else None
+
+    def wait_for_publisher(self, table_id: str, version: int, seconds: float) -> bool:
+        """Wait a while for the publisher of a table; whether this version is published now."""
+        time.sleep(min(seconds, random.uniform(*_PAUSE_SECONDS)))  # noqa: S311 - no secret
+        state = self.ask(
+            lambda session: session.one("mirror_state", table_id=table_id, version=version)
+        )
+        return state is not None and state[0] == "SUCCEEDED"
 
     def holds_catalog(self) -> bool:
         """Whether a catalog is there, finished or not; looking changes nothing."""

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, LiteralString
 from deltalakedb.actions.jsonvalue import dumps, loads
 from deltalakedb.clock import RemoteClock
 from deltalakedb.errors import (
+    CatalogBusyError,
     CatalogConnectionLostError,
     CatalogError,
     CommitOutcomeUnknownError,
@@ -52,6 +53,7 @@ from deltalakedb.store.pool import Hold, Pool
 from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import Kind, Relation
 from deltalakedb.store.roles import Rights
+from deltalakedb.store.turns import Places, Turn
 
 try:
     import psycopg
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
     from deltalakedb.store.arrow import FileQuery
     from deltalakedb.store.postgres_arrow import ArrowReader
     from deltalakedb.store.postgres_connection import Notifier
+    from deltalakedb.store.turns import Purpose
     from deltalakedb.store.url import CatalogUrl, Engine
 
 _FEW_ROWS = 64
@@ -83,6 +86,7 @@ _COPY_BYTES = 1024 * 1024
 _GREATEST, _FINEST = 131_072, 16_383
 _FAR_EXPONENT = re.compile(r"[0-9]e-?[0-9]{5}")
 _MIGRATION_LOCK = 0x64_6C_64_62  # "dldb"
+_TURN_LOCK = 0x64_6C_64_74  # "dldt"
 _ESCAPE = "\ue000"
 _ESCAPED = re.compile(f"{_ESCAPE}([01])")
 _UNESCAPED = {"0": "\x00", "1": _ESCAPE}
@@ -95,9 +99,38 @@ class PostgresSession(Session):
 
     engine: ClassVar[Engine] = "postgres"
 
-    def __init__(self, connection: PostgresConnection, translated: Translated) -> None:
-        self._connection = connection
+    def __init__(
+        self,
+        connection: PostgresConnection,
+        translated: Translated,
+        *,
+        begin: LiteralString | None = None,
+    ) -> None:
+        self._idle = connection
         self._translated = translated
+        # Sent with the first statement.
+        self._begin = begin
+
+    @property
+    def _connection(self) -> PostgresConnection:
+        """The connection, in its transaction."""
+        if self._begin is not None:
+            begin, self._begin = self._begin, None
+            self._idle.begin(begin)
+        return self._idle
+
+    def run_together(self, *queries: tuple[str, Mapping[str, object]]) -> list[list[Row]]:
+        named = load_queries("postgres")
+        with self._translated():
+            begin, self._begin = self._begin, None
+            with self._idle.pipeline():
+                if begin is not None:
+                    self._idle.execute(begin)
+                cursors = [
+                    self._idle.execute(_literal(named[query]), self._encoded(params))
+                    for query, params in queries
+                ]
+            return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
     def execute(self, sql: str, params: Mapping[str, object]) -> list[Row]:
         with self._translated():
@@ -301,7 +334,7 @@ _Translating = Mapping[type[CatalogConnectionLostError], Translating]
 class _Transaction(Transaction[PostgresConnection, PostgresSession]):
     """A transaction that starts with `begin`."""
 
-    __slots__ = ("_begin", "_clock", "_lost_at_commit", "_translating", "_url")
+    __slots__ = ("_begin", "_clock", "_is_deferred", "_lost_at_commit", "_translating", "_url")
 
     def __init__(
         self,
@@ -312,8 +345,10 @@ class _Transaction(Transaction[PostgresConnection, PostgresSession]):
         lost_at_commit: type[CatalogConnectionLostError],
         *,
         clock: RemoteClock,
+        deferred: bool = False,
     ) -> None:
         super().__init__(pool)
+        self._is_deferred = deferred
         self._url = url
         self._begin = begin
         self._translating = translating
@@ -332,11 +367,13 @@ class _Transaction(Transaction[PostgresConnection, PostgresSession]):
     def _try(self) -> PostgresSession:
         connection = self._connection = self._pool.acquire(self)
         translating = self._translating[CatalogConnectionLostError]
+        # A session must not keep its transaction: the pool waits for that to be collected.
+        if self._is_deferred and not self._clock.is_due() and connection.is_quiet():
+            return PostgresSession(connection, lambda: translating, begin=self._begin)
         with translating:
             connection.begin(self._begin)
             if self._clock.is_due():
                 self._read_clock()
-        # A session must not keep its transaction: the pool waits for that to be collected.
         return PostgresSession(connection, lambda: translating)
 
     def _read_clock(self) -> None:
@@ -362,6 +399,9 @@ class _Transaction(Transaction[PostgresConnection, PostgresSession]):
             )
 
     def _rollback(self) -> None:
+        if self._is_deferred and self._connection.closed:
+            # As above: the neighbours of a lost connection are lost too.
+            self._pool.discard_idle()
         if self._connection.info.transaction_status != pq.TransactionStatus.IDLE:
             with suppress(psycopg.Error):
                 self._connection.execute("ROLLBACK")
@@ -392,6 +432,7 @@ class PostgresDialect(Dialect):
         self._is_pooled: bool | None = None
         self._closed = False
         self._clock = RemoteClock()
+        self._turn_places = Places(url.pool_size - 1)
 
     def now_ms(self) -> int:
         """The server's clock: writers and workers on many machines agree on no other."""
@@ -491,9 +532,17 @@ class PostgresDialect(Dialect):
         begin: LiteralString,
         lost_at_commit: type[CatalogConnectionLostError],
         pool: Pool[PostgresConnection],
+        *,
+        deferred: bool = False,
     ) -> _Transaction:
         return _Transaction(
-            pool, self.url, begin, self._translating, lost_at_commit, clock=self._clock
+            pool,
+            self.url,
+            begin,
+            self._translating,
+            lost_at_commit,
+            clock=self._clock,
+            deferred=deferred,
         )
 
     def _read_clock(self, connection: psycopg.Connection[Row]) -> None:
@@ -509,6 +558,65 @@ class PostgresDialect(Dialect):
         self, lost: type[CatalogConnectionLostError] = CatalogConnectionLostError
     ) -> Translating:
         return self._translating[lost]
+
+    @contextmanager
+    def turn(self, table_id: str, purpose: Purpose) -> Iterator[Turn | None]:
+        """Processes exclude each other by an advisory lock, which ends with its transaction.
+
+        The transaction is open during the whole turn, so not every connection may be in one:
+        commits need some. A turn beyond that number excludes only threads of this process.
+        """
+        with super().turn(table_id, purpose) as turn:
+            if turn is None:
+                yield None
+            elif not self._turn_places.take():
+                yield turn
+            else:
+                try:
+                    with self._transaction(
+                        _BEGIN_WRITE, CatalogConnectionLostError, self._pool
+                    ) as session:
+                        row = session.one(
+                            "take_turn", lock=_TURN_LOCK, name=_turn(purpose, table_id)
+                        )
+                        yield Turn(session) if row is not None and row[0] else None
+                finally:
+                    self._turn_places.give_back()
+
+    def wait_for_publisher(self, table_id: str, version: int, seconds: float) -> bool:
+        """Wait for the end of its turn: the lock is granted to all that wait for it at once."""
+        if self._turn_places.take():
+            try:
+                with Hold(self._pool) as connection:
+                    if not connection.is_pooled:
+                        return self._wait(connection, table_id, version, seconds)
+            finally:
+                self._turn_places.give_back()
+        return super().wait_for_publisher(table_id, version, seconds)
+
+    def _wait(
+        self, connection: PostgresConnection, table_id: str, version: int, seconds: float
+    ) -> bool:
+        """One round trip: nothing is held while the answer is on its way."""
+        named = load_queries("postgres")
+        limit = f"{max(1, round(seconds * 1000))}ms"
+        try:
+            with self._translated(), connection.pipeline():
+                connection.execute(_BEGIN_READ)
+                connection.execute(_literal(named["limit_waiting"]), {"limit": limit})
+                name = _turn("publish", table_id)
+                connection.execute(
+                    _literal(named["await_turn"]), {"lock": _TURN_LOCK, "name": name}
+                )
+                state = connection.execute(
+                    _literal(named["mirror_state"]), {"table_id": table_id, "version": version}
+                )
+                connection.execute("COMMIT")
+        except CatalogBusyError:
+            connection.execute("ROLLBACK")
+            return False
+        row = state.fetchone()
+        return row is not None and row[0] == "SUCCEEDED"
 
     def wake_workers(self) -> None:
         with self._arrow_lock.lock:
@@ -552,6 +660,10 @@ class PostgresDialect(Dialect):
                 self._notifier.close()
             if self._arrow is not None:
                 self._arrow.close()
+
+
+def _turn(purpose: Purpose, table_id: str) -> str:
+    return f"{purpose} {table_id}"
 
 
 def _is_idle(connection: PostgresConnection) -> bool:

@@ -57,11 +57,13 @@ from deltalakedb.store.dialect import (
 from deltalakedb.store.pool import Pool
 from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import Kind, Relation
+from deltalakedb.store.turns import FILE_LOCKS, Turn
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from deltalakedb.store.arrow import FileQuery
+    from deltalakedb.store.turns import Purpose
     from deltalakedb.store.url import CatalogUrl, Engine
 
 _MINIMUM = (3, 37, 0)  # STRICT tables
@@ -418,6 +420,17 @@ class SqliteDialect(Dialect):
 
     def _translated(self) -> Translating:
         return self._translating
+
+    @contextmanager
+    def turn(self, table_id: str, purpose: Purpose) -> Iterator[Turn | None]:
+        """Processes exclude each other by a file: a row would cost two more transactions."""
+        path = f"{os.path.realpath(self.url.target)}-turns"
+        with super().turn(table_id, purpose) as turn:
+            if turn is None:
+                yield None
+                return
+            with FILE_LOCKS.take(path, f"{purpose} {table_id}") as is_ours:
+                yield turn if is_ours else None
 
     def lock_migrations(self, session: Session) -> None:
         """The write lock of BEGIN IMMEDIATE holds off every other migrator."""

@@ -60,6 +60,20 @@ SELECT current_version FROM dl_table_heads WHERE table_id = :table_id FOR UPDATE
 -- The newest version, which nobody moves until the transaction ends; others may hold it so too.
 SELECT current_version FROM dl_table_heads WHERE table_id = :table_id FOR SHARE;
 
+-- name: take_turn
+-- Whether a turn is this transaction's now. Whatever is recorded in a turn can be found out again, so
+-- its commit need not wait for the disk.
+SELECT pg_try_advisory_xact_lock(:lock::int, hashtext(:name)),
+       set_config('synchronous_commit', 'off', true);
+
+-- name: limit_waiting
+-- How long this transaction waits for a lock.
+SELECT set_config('lock_timeout', :limit, true);
+
+-- name: await_turn
+-- Wait until nobody has a turn. Any number may wait so, and all of them go on at once.
+SELECT pg_advisory_xact_lock_shared(:lock::int, hashtext(:name));
+
 -- name: removed_among
 -- Which of the given paths were removed after :version. Lateral for the same reason as live_among.
 SELECT r.version, r.path, r.data_change
