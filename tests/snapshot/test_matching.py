@@ -115,13 +115,13 @@ def test_a_page_that_cannot_match_is_not_read(
     lake: Lake, history: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
-    original = matching.MatchingFiles._page
+    original = matching.MatchingFiles._each
 
-    def counted(query: matching.MatchingFiles, page: pages.Page, **options: Any) -> Any:
-        read.append(page.number)
-        return original(query, page, **options)
+    def counted(query: matching.MatchingFiles, numbers: list[int], *rest: Any, **more: Any) -> Any:
+        read.extend(numbers)
+        return original(query, numbers, *rest, **more)
 
-    monkeypatch.setattr(matching.MatchingFiles, "_page", counted)
+    monkeypatch.setattr(matching.MatchingFiles, "_each", counted)
     assert history.snapshot().files("id > 100000 AND id < 100010").num_rows < 60
     assert history.snapshot().files("name = 'zzz'", columns=["path"]).num_rows
     everything = len(read)

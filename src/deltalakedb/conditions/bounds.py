@@ -68,6 +68,14 @@ class Bounds:
         low, high = (None if b is None else b.take(positions) for b in (self.low, self.high))
         return Bounds(low, high, self.has_value.take(positions), self.has_null.take(positions))
 
+    @staticmethod
+    def joined(parts: Sequence[Bounds]) -> Bounds:
+        """The column in the files of all the parts."""
+        import pyarrow as pa
+
+        columns = zip(*((p.low, p.high, p.has_value, p.has_null) for p in parts), strict=True)
+        return Bounds(*(None if one[0] is None else pa.chunked_array(one) for one in columns))
+
 
 def key_of(column: Column) -> Key:
     """What the bounds of a column are kept by."""

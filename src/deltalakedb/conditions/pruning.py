@@ -55,7 +55,8 @@ def matching_files(predicate: Predicate, bounds: Mapping[Key, Bounds], size: int
     result = _Pruning(bounds).matches(predicate, 0)
     if isinstance(result, bool):
         return pa.repeat(pa.scalar(result), size)
-    return pc.fill_null(result, fill_value=True)
+    matches = pc.fill_null(result, fill_value=True)
+    return matches.combine_chunks() if isinstance(matches, pa.ChunkedArray) else matches
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,20 @@ Three ways lead to the candidates, and the same comparison decides in each:
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from deltalakedb.conditions import planned
-from deltalakedb.conditions.bounds import Bounds, Key, column_key, key_of, read_bounds
+from deltalakedb.conditions.bounds import (
+    Bounds,
+    Key,
+    column_key,
+    key_of,
+    read_bounds,
+)
 from deltalakedb.conditions.key_ranges import key_ranges
 from deltalakedb.conditions.predicate import Column, Constant, Predicate, columns_of
 from deltalakedb.conditions.pruning import matching_files
@@ -24,11 +31,13 @@ from deltalakedb.snapshot import listing
 from deltalakedb.snapshot.pages import (
     DECODERS,
     LEAST_FILES,
+    Changes,
     Page,
-    PagedFiles,
+    Pages,
+    changes_of,
     damaged_page,
-    open_pages,
     pages_changed,
+    pages_of,
     read_batch,
     read_page,
     without,
@@ -46,8 +55,10 @@ if TYPE_CHECKING:
 
 _TEXTS: Final = ("stats", "partition_values")
 _KEY: Final = ("path", "dv_id")
-# Where fewer files of a page match, one in so many, their statistics are looked up, not decoded.
-_FEW: Final = 50
+_PAGES_AT_ONCE: Final = 8
+# Where fewer files of the pages match, one in so many, their statistics are looked up, not decoded.
+_FEW: Final = 200
+T = TypeVar("T")
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
 
@@ -108,22 +119,40 @@ class MatchingFiles:
             check_version(self.store, self.table, self.version)
 
     def _batches(self, pool: Threads | None) -> Generator[pa.RecordBatch, None, None]:
+        import pyarrow as pa
+
         if self.predicate == Constant(value=False):
             return
-        keyed = self._by_keys()
+        # DuckDB reads columns, and looks nothing up.
+        keyed = None if self.store.dialect.engine == "duckdb" else self._by_keys()
         if keyed is not None:
             yield from self._filtered(keyed.to_batches())
             return
-        paged = None
+        pages = None
         if self.expected >= LEAST_FILES:
-            paged = open_pages(
-                self.store, self.table, self.version, self._wide, expected=self.expected
-            )
-        if paged is None:
+            pages = pages_of(self.store, self.table, self.version)
+        if pages is None:
             yield from self._of_rows()
             return
-        yield from self._of_pages(paged, pool)
-        yield from self._filtered(paged.added.to_batches())
+        positions = self._positions(pages.pages)
+        decoding = self._decode(pages, positions, pool)
+        if pool is not None:
+            decoding = iter(list(decoding))
+        # While pages are decoded: the files removed and added since.
+        changes = changes_of(
+            self.store, self.table, self.version, pages, self._wide, expected=self.expected
+        )
+        if changes is None:
+            yield from self._of_rows()
+            return
+        matches: Iterable[pa.RecordBatch] = (self._live(task(), changes) for task in decoding)
+        if pool is not None and self._are_few(pages, positions):
+            batches = list(matches)
+            matches = [pa.concat_batches(batches)] if batches else []  # one lookup for all of them
+        for batch in matches:
+            whole = self._with_stats(batch) if "stats" in self.columns else batch
+            yield whole.select(list(self.columns))
+        yield from self._filtered(changes.added.to_batches())
 
     @property
     def _wide(self) -> tuple[str, ...]:
@@ -159,9 +188,7 @@ class MatchingFiles:
             return None
         if keys.finds_nothing:
             return pa.Table.from_batches([], schema_of(self._wide))
-        slot = None
-        if dialect.engine != "duckdb":  # which reads columns, and looks nothing up
-            slot = dialect.ask(lambda session: planned.best_slot(session, keys, table_id))
+        slot = dialect.ask(lambda session: planned.best_slot(session, keys, table_id))
         if slot is None:
             return None
         lookup = planned.looked_up(dialect.engine, self._wide, keys, slot)
@@ -169,89 +196,119 @@ class MatchingFiles:
 
     # --- pages ----------------------------------------------------------------------------
 
-    def _of_pages(
-        self, paged: PagedFiles, pool: Threads | None
-    ) -> Generator[pa.RecordBatch, None, None]:
-        bounds = self._bounds_by_page()
-        narrow = tuple(name for name in dict.fromkeys((*self.columns, *_KEY)) if name != "stats")
-        decoding = []
-        for page in paged.pages:
-            positions = self._positions(page, bounds.get(page.number, {}))
-            if positions is None or not len(positions):
-                continue
-            many = "stats" in self.columns and len(positions) > page.num_files // _FEW
-            columns = (*narrow, "stats") if many else narrow
-            files, stats = self._page(page, with_stats=many)
-            if pool is None:
-                yield from self._finished(_take(files, stats, columns, positions), paged)
-            else:
-                decoding.append(pool.submit(_take, files, stats, columns, positions))
-        for rows in decoding:
-            yield from self._finished(rows.result(), paged)
+    def _are_few(self, pages: Pages, positions: Mapping[int, pa.Array]) -> bool:
+        """Whether statistics are looked up by path; DuckDB would read those of all files."""
+        decoded = sum(page.num_files for page in pages.pages if page.number in positions)
+        matches = sum(len(one) for one in positions.values())
+        return self.store.dialect.engine != "duckdb" and matches <= decoded // _FEW
 
-    def _bounds_by_page(self) -> dict[int, Mapping[Key, Bounds] | None]:
-        """The bounds that pages keep, by page; None for a page without a match."""
-        pages: dict[int, dict[Key, Bounds] | None] = {}
+    def _decode(
+        self, pages: Pages, positions: Mapping[int, pa.Array], pool: Threads | None
+    ) -> Iterator[Callable[[], pa.RecordBatch]]:
+        """Yield the matching files of each page; with a pool they are being decoded meanwhile."""
+        few = self._are_few(pages, positions)
+        keys = _KEY if few or self.version > pages.paged else ()
+        columns = tuple(
+            name for name in dict.fromkeys((*self.columns, *keys)) if name != "stats" or not few
+        )
+
+        def start(number: int, files: bytes, stats: bytes | None) -> Callable[[], pa.RecordBatch]:
+            task = partial(_take, files, stats, columns, positions[number])
+            return task if pool is None else pool.submit(task).result
+
+        for run in _runs(pages.pages, positions, 1 if pool is None else _PAGES_AT_ONCE):
+            yield from self._each(run, start, with_stats="stats" in columns)
+
+    def _positions(self, pages: Sequence[Page]) -> dict[int, pa.Array]:
+        """Where the live files of pages stand that may match, by page; without empty ones."""
+        import pyarrow.compute as pc
+
+        stored = self._stored_bounds(pages)
+        possible = [page for page in pages if stored.get(page.number, {}) is not None]
+        if not possible:
+            return {}
+        known = [self._bounds(page, stored.get(page.number) or {}) for page in possible]
+        columns = [key_of(column) for column in self._named]
+        bounds = {key: Bounds.joined([one[key] for one in known]) for key in columns}
+        mask = matching_files(self.predicate, bounds, sum(page.num_files for page in possible))
+        positions = {}
+        start = 0
+        for page in possible:
+            matches = mask.slice(start, page.num_files)
+            start += page.num_files
+            if page.live is not None:
+                matches = pc.and_(matches, page.live)
+            if matches.true_count:
+                positions[page.number] = pc.indices_nonzero(matches)
+        return positions
+
+    def _stored_bounds(self, among: Sequence[Page]) -> dict[int, dict[Key, Bounds | None] | None]:
+        """The bounds beside pages, by page: None for a page without a match, or of another type."""
+        pages: dict[int, dict[Key, Bounds | None] | None] = {}
         for column in self._named:
             ranges = key_ranges(self.predicate, column)
             params = {
                 "table_id": self.table.table_id,
                 "version": self.version,
                 "column_key": column_key(column),
+                "first": among[0].number,
+                "last": among[-1].number,
                 "lowest": _LOWEST if ranges is None else min((a for a, _ in ranges), default=0),
                 "highest": _HIGHEST if ranges is None else max((b for _, b in ranges), default=-1),
             }
-            for number, data_type, data in self._ask_bounds(params):
+            rows = self.store.dialect.ask(
+                lambda session, params=params: session.run_binary("page_bounds", **params)  # type: ignore[misc]
+            )
+            for number, data_type, data in rows:
                 known = pages.setdefault(number, {})
                 if data is None:
                     pages[number] = None
-                elif known is not None and data_type == str(column.type):
-                    known[key_of(column)] = _stored(data)
-        return dict(pages)
+                elif known is not None:
+                    is_typed = data_type == str(column.type)
+                    known[key_of(column)] = _decoded(data) if is_typed else None
+        return pages
 
-    def _ask_bounds(self, params: Mapping[str, object]) -> Sequence[tuple[int, str, bytes | None]]:
-        return self.store.dialect.ask(lambda session: session.run_binary("page_bounds", **params))
-
-    def _positions(self, page: Page, known: Mapping[Key, Bounds] | None) -> pa.Array | None:
-        """Where the live files of a page stand that may match; None where there are none."""
-        import pyarrow.compute as pc
-
-        if known is None:
-            return None
-        missing = [column for column in self._named if key_of(column) not in known]
-        if missing:
-            texts = read_page(*self._page(page, with_stats=True), _TEXTS)
-            parsed = read_bounds(missing, texts["stats"], texts["partition_values"])
-            known = {**known, **parsed}
-        mask = matching_files(self.predicate, known, page.num_files)
-        if page.removed is not None:
-            until = read_batch(page.removed, ["removed_version"]).column(0)
-            mask = pc.and_(mask, pc.greater(until, self.version))
-        return pc.indices_nonzero(mask)
-
-    def _page(self, page: Page, *, with_stats: bool) -> tuple[bytes, bytes | None]:
-        row = self.store.dialect.ask(
-            lambda session: session.page(self.table.table_id, page.number, with_stats=with_stats)
-        )
-        if row is None:
+    def _bounds(self, page: Page, stored: Mapping[Key, Bounds | None]) -> Mapping[Key, Bounds]:
+        """The bounds of the named columns in a page; parsed where none are stored."""
+        bounds = {key: known for key, known in stored.items() if known is not None}
+        if any(len(known.has_value) != page.num_files for known in bounds.values()):
             raise _PagesChangedError
-        return row[0], row[1]
+        missing = [column for column in self._named if key_of(column) not in bounds]
+        if missing:
+            read = lambda _, files, stats: read_page(files, stats, _TEXTS)  # noqa: E731
+            (texts,) = self._each([page.number], read, with_stats=True)
+            bounds |= read_bounds(missing, texts["stats"], texts["partition_values"])
+        return bounds
 
-    def _finished(
-        self, rows: pa.RecordBatch, paged: PagedFiles
-    ) -> Generator[pa.RecordBatch, None, None]:
-        """Rows of a page, without files removed since, with their statistics."""
+    def _each(self, numbers: Sequence[int], work: Callable[..., T], *, with_stats: bool) -> list[T]:
+        """The results of `work` for adjacent pages; it takes their number, files, statistics."""
+
+        def read(session: Session) -> list[T]:
+            rows = session.pages_between(
+                self.table.table_id, self.version, numbers[0], numbers[-1], with_stats=with_stats
+            )
+            return [work(*row) for row in rows]
+
+        results = self.store.dialect.ask(read)
+        if len(results) < len(numbers):
+            raise _PagesChangedError
+        return results
+
+    def _live(self, files: pa.RecordBatch, changes: Changes) -> pa.RecordBatch:
+        """Files of a page, without those removed since."""
         import pyarrow as pa
 
-        batches = [rows]
-        if paged.removed is not None:
-            batches = without(pa.Table.from_batches([rows]), paged.removed).to_batches()
-        for batch in batches:
-            if "stats" in self.columns and "stats" not in batch.schema.names:
-                texts = pa.array(self._look_up_stats(batch), pa.string())
-                yield batch.append_column("stats", texts).select(list(self.columns))
-            else:
-                yield batch.select(list(self.columns))
+        if changes.removed is None or not changes.removed.num_rows:
+            return files
+        rest = without(pa.Table.from_batches([files]), changes.removed).combine_chunks()
+        return rest.to_batches()[0] if rest.num_rows else files.slice(0, 0)
+
+    def _with_stats(self, files: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        if "stats" in files.schema.names:
+            return files
+        return files.append_column("stats", pa.array(self._look_up_stats(files), pa.string()))
 
     def _look_up_stats(self, files: pa.RecordBatch) -> list[str | None]:
         paths, vectors = files["path"].to_pylist(), files["dv_id"].to_pylist()
@@ -277,13 +334,30 @@ class MatchingFiles:
             raise _PagesChangedError from None
 
 
+def _runs(
+    pages: Sequence[Page], wanted: Container[int], most: int
+) -> Generator[list[int], None, None]:
+    """The numbers of adjacent pages that are wanted, at most so many at a time."""
+    run: list[int] = []
+    for page in pages:
+        is_wanted = page.number in wanted
+        if is_wanted:
+            run.append(page.number)
+        if run and (not is_wanted or len(run) == most):
+            yield run
+            run = []
+    if run:
+        yield run
+
+
 def _take(
     files: bytes, stats: bytes | None, columns: Sequence[str], positions: pa.Array
 ) -> pa.RecordBatch:
-    return read_page(files, stats, columns).take(positions)
+    batch = read_page(files, stats, columns)
+    return batch if len(positions) == batch.num_rows else batch.take(positions)
 
 
-def _stored(data: bytes) -> Bounds:
+def _decoded(data: bytes) -> Bounds:
     batch = read_batch(data)
     ordered = "low" in batch.schema.names
     return Bounds(

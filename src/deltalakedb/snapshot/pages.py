@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from deltalakedb.errors import CatalogError
@@ -96,7 +95,7 @@ def _decoding(
     for files, stats, removed, paged, *marks in pages:
         if read is None:
             read = _Read(paged, _newest(marks), _wanted(columns, paged, version), [])
-        read.batches.append(pool.submit(_live, files, stats, removed, read.columns, version))
+        read.batches.append(pool.submit(_live_files, files, stats, removed, read.columns, version))
     return read
 
 
@@ -110,18 +109,24 @@ def _wanted(columns: tuple[str, ...], paged: int, version: int) -> tuple[str, ..
 
 
 class Page(NamedTuple):
-    """A page that serves a version: its number, its files, and when each was removed."""
+    """A page that serves a version; `live` is a boolean for each file, or None for all."""
 
     number: int
     num_files: int
-    removed: bytes | None
+    live: pa.Array | None
 
 
-@dataclass(frozen=True, slots=True)
-class PagedFiles:
-    """The files of a version: those of pages, without the removed and with the added since."""
+class Pages(NamedTuple):
+    """The pages of a version, without files removed after `paged` and those added after `since`."""
 
     pages: Sequence[Page]
+    paged: int
+    since: int
+
+
+class Changes(NamedTuple):
+    """The files that a version has less and more than its pages."""
+
     removed: pa.Table | None
     added: pa.Table
 
@@ -144,35 +149,38 @@ def damaged_page(table: TableRecord, error: Exception) -> CatalogError:
     )
 
 
-def open_pages(
-    store: Store, table: TableRecord, version: int, columns: tuple[str, ...], *, expected: int
-) -> PagedFiles | None:
-    """The pages that serve a version; None where they do not add up to the expected files."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+def pages_of(store: Store, table: TableRecord, version: int) -> Pages | None:
+    """The pages that serve a version; None where there are none."""
     rows = store.dialect.ask(lambda session: session.page_list_at(table.table_id, version))
     if not rows:
         return None
+    pages = [Page(number, size, _live(until, version)) for number, size, until, *_ in rows]
     paged, *marks = rows[0][3:]
-    since = _newest(marks)
-    pages = [Page(*row[:3]) for row in rows]
-    total = 0
-    for page in pages:
-        until = None if page.removed is None else read_batch(page.removed).column(0)
-        live = page.num_files if until is None else pc.sum(pc.greater(until, version)).as_py()
-        total += live or 0
-    removed = None
-    if version > paged:
-        removed = listing.read_table(store, table, listing.files_removed(table, paged, version))
+    return Pages(pages, paged, _newest(marks))
+
+
+def changes_of(
+    store: Store,
+    table: TableRecord,
+    version: int,
+    pages: Pages,
+    columns: tuple[str, ...],
+    *,
+    expected: int,
+) -> Changes | None:
+    """The changes since the pages; None where the files do not add up to the expected number."""
+    import pyarrow as pa
+
+    total = sum(p.num_files if p.live is None else p.live.true_count for p in pages.pages)
+    removed, added = None, pa.Table.from_batches([], schema_of(columns))
+    if version > pages.paged:
+        query = listing.files_removed(table, pages.paged, version)
+        removed = listing.read_table(store, table, query)
         total -= removed.num_rows
-    added = pa.Table.from_batches([], schema_of(columns))
-    if version > since:
-        query = listing.files_added(table, since, version, columns, store.dialect.engine)
+    if version > pages.since:
+        query = listing.files_added(table, pages.since, version, columns, store.dialect.engine)
         added = listing.read_table(store, table, query)
-    if total + added.num_rows != expected:
-        return None
-    return PagedFiles(pages, removed, added)
+    return Changes(removed, added) if total + added.num_rows == expected else None
 
 
 def stream_pages(
@@ -184,54 +192,70 @@ def stream_pages(
     """
     if expected < LEAST_STREAMED:
         return None
-    paged = open_pages(store, table, version, columns, expected=expected)
-    return None if paged is None else _stream(store, table, version, columns, paged)
+    pages = pages_of(store, table, version)
+    if pages is None:
+        return None
+    changes = changes_of(store, table, version, pages, columns, expected=expected)
+    if changes is None:
+        return None
+    return _stream(store, table, version, columns, (pages.pages, changes))
 
 
 def _stream(
-    store: Store, table: TableRecord, version: int, columns: tuple[str, ...], paged: PagedFiles
+    store: Store,
+    table: TableRecord,
+    version: int,
+    columns: tuple[str, ...],
+    source: tuple[Sequence[Page], Changes],
 ) -> Generator[pa.RecordBatch, None, None]:
     import pyarrow as pa
 
-    removed = paged.removed
+    pages, changes = source
+    removed = changes.removed
     wanted = columns if removed is None else tuple(dict.fromkeys((*columns, "path", "dv_id")))
-    for page in paged.pages:
+    for page in pages:
         with span("deltalakedb.pages", table=table.name):
-            data = store.dialect.ask(
-                lambda session, number=page.number: session.page(  # type: ignore[misc]
-                    table.table_id, number, with_stats="stats" in wanted
+            rows = store.dialect.ask(
+                lambda session, number=page.number: list(  # type: ignore[misc]
+                    session.pages_between(
+                        table.table_id, version, number, number, with_stats="stats" in wanted
+                    )
                 )
             )
-        if data is None:
+        if not rows:
             raise pages_changed(table)
         try:
-            batch = _live(data[0], data[1], page.removed, wanted, version)
+            batch = read_page(rows[0][1], rows[0][2], wanted)
         except (pa.ArrowException, OSError, ValueError) as error:
             store.metrics.count("page_failures_total")
             raise damaged_page(table, error) from error
+        if page.live is not None:
+            batch = batch.filter(page.live)
         store.metrics.count("rows_scanned", batch.num_rows)
         if removed is None:
             yield batch
         else:
             rest = without(pa.Table.from_batches([batch]), removed)
             yield from rest.select(columns).to_batches()
-    yield from paged.added.to_batches()
+    yield from changes.added.to_batches()
 
 
-def _live(
-    files: bytes,
-    stats: bytes | None,
-    removed: bytes | None,
-    columns: Sequence[str],
-    version: int,
+def _live_files(
+    files: bytes, stats: bytes | None, removed: bytes | None, columns: Sequence[str], version: int
 ) -> pa.RecordBatch:
+    batch = read_page(files, stats, columns)
+    live = _live(removed, version)
+    return batch if live is None else batch.filter(live)
+
+
+def _live(removed: bytes | None, version: int) -> pa.Array | None:
+    """Which files of a page are live at a version; None where all are."""
     import pyarrow.compute as pc
 
-    batch = read_page(files, stats, columns)
     if removed is None:
-        return batch
+        return None
     live = pc.greater(read_batch(removed, ["removed_version"]).column(0), version)
-    return batch if pc.all(live).as_py() else batch.filter(live)
+    return None if live.true_count == len(live) else live
 
 
 def write_batch(batch: pa.RecordBatch) -> bytes:

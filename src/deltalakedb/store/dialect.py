@@ -104,12 +104,18 @@ class Session(ABC):
         """The pages that serve a version: number, num_files, removed, and the same versions."""
         return self.run_binary("page_list_at", table_id=table_id, version=version)
 
-    def page(self, table_id: str, page_id: int, *, with_stats: bool) -> Row | None:
-        """The files of a page and their statistics; None where it is gone."""
-        rows = self.run_binary(
-            "page", table_id=table_id, page_id=page_id, with_stats=int(with_stats)
+    def pages_between(
+        self, table_id: str, version: int, first: int, last: int, *, with_stats: bool
+    ) -> Iterable[Row]:
+        """The pages that serve a version, from a number to another: number, files, statistics."""
+        return self.run_binary(
+            "pages_between",
+            table_id=table_id,
+            version=version,
+            first=first,
+            last=last,
+            with_stats=int(with_stats),
         )
-        return rows[0] if rows else None
 
     def run_together(self, *queries: tuple[str, Mapping[str, object]]) -> list[list[Row]]:
         """The rows of each named query; an engine that can sends them in one round trip."""

@@ -236,12 +236,12 @@ class DuckdbSession(Session):
         numbers = list(pages)
         for start in range(0, len(numbers), _PAGES_AT_ONCE):
             chunk = numbers[start : start + _PAGES_AT_ONCE]
-            for number, files, stats in self._pages(
+            for number, files, stats in self.pages_between(
                 table_id, version, chunk[0], chunk[-1], with_stats=with_stats
             ):
                 yield (files, stats, *pages[number])
 
-    def _pages(
+    def pages_between(
         self, table_id: str, version: int, first: int, last: int, *, with_stats: bool
     ) -> Iterator[tuple[int, pa.Buffer, pa.Buffer | None]]:
         params = {

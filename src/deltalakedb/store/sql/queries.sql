@@ -338,9 +338,10 @@ JOIN dl_file_pages AS p ON p.table_id = t.table_id
 WHERE t.table_id = :table_id AND p.valid_to > :version AND p.valid_from <= :version
 ORDER BY p.page_id;
 
--- name: page
-SELECT files, CASE WHEN :with_stats = 1 THEN stats END FROM dl_file_pages
-WHERE table_id = :table_id AND page_id = :page_id;
+-- name: pages_between
+SELECT page_id, files, CASE WHEN :with_stats = 1 THEN stats END FROM dl_file_pages
+WHERE table_id = :table_id AND page_id >= :first AND page_id <= :last
+  AND valid_to > :version AND valid_from <= :version;
 
 -- name: page_bounds
 -- The bounds of a column in each page that serves a version; NULL where no file of the page can match.

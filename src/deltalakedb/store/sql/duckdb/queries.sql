@@ -72,10 +72,15 @@ FROM dl_paged_tables AS t, dl_file_pages AS p
 WHERE t.table_id = :table_id AND p.table_id = :table_id
   AND p.valid_to > :version AND p.valid_from <= :version;
 
--- name: pages_between
-SELECT page_id, files, CASE WHEN :with_stats = 1 THEN stats END FROM dl_file_pages
-WHERE table_id = :table_id AND page_id >= :first AND page_id <= :last
-  AND valid_to > :version AND valid_from <= :version;
+-- name: page_bounds
+-- The bounds of a column in the pages that serve a version, and in others between them: to leave those
+-- out takes a join, which costs more than to read them.
+SELECT page_id, type,
+       CASE WHEN (low IS NULL OR low <= :highest) AND (high IS NULL OR high >= :lowest)
+            THEN bounds END
+FROM dl_page_columns
+WHERE table_id = :table_id AND column_key = :column_key
+  AND page_id >= :first AND page_id <= :last AND :version >= 0;
 
 -- name: page_marks
 -- The newest versions at or before :version at which pages began and ended.
@@ -104,11 +109,3 @@ SELECT committed_at - (committed_at - :first + :step) % :step + :step AS moment,
 FROM dl_table_versions
 WHERE table_id = :table_id AND committed_at >= :first - :step AND committed_at < :last
 GROUP BY moment ORDER BY moment;
-
--- name: stats_among
--- The statistics of files that are live at a version, by path.
-SELECT f.path, f.dv_id, f.stats
-FROM (SELECT unnest(from_json(:paths, '["VARCHAR"]')) AS path) AS wanted
-JOIN dl_active_files AS f
-  ON f.table_id = :table_id AND f.path = wanted.path
-     AND f.added_version <= :version AND f.removed_version > :version;
