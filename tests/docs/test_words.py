@@ -6,8 +6,10 @@ A path joins `CLEAN` as soon as its texts are clean; it never leaves.
 from __future__ import annotations
 
 import ast
+import io
 import re
-from collections.abc import Iterator
+import tokenize
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,7 @@ CLEAN = [
     "src/deltalakedb/reading",
     "src/deltalakedb/retention",
     "src/deltalakedb/service",
+    "src/deltalakedb/spark",
     "src/deltalakedb/staging",
     "src/deltalakedb/storage",
     "src/deltalakedb/store",
@@ -45,11 +48,18 @@ CLEAN = [
     # Modules of the root.
     *(f"src/deltalakedb/{path.name}" for path in sorted((ROOT / "src/deltalakedb").glob("*.py"))),
 ]
-MODULES = [
-    str(module.relative_to(ROOT))
-    for path in CLEAN
-    for module in ([ROOT / path] if path.endswith(".py") else sorted((ROOT / path).rglob("*.py")))
-]
+# Rooms of the code whose names and comments are clean, too.
+NAMED = ["src/deltalakedb/spark"]
+
+
+def _modules(paths: Iterable[str]) -> list[str]:
+    return [
+        str(module.relative_to(ROOT))
+        for path in paths
+        for module in (
+            [ROOT / path] if path.endswith(".py") else sorted((ROOT / path).rglob("*.py"))
+        )
+    ]
 
 
 def _forbidden(text: str) -> Iterator[str]:
@@ -73,7 +83,7 @@ def test_pages_use_plain_words(page: str) -> None:
     assert list(_forbidden(_prose((ROOT / page).read_text("utf-8")))) == []
 
 
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("module", _modules(CLEAN))
 def test_texts_of_modules_use_plain_words(module: str) -> None:
     tree = ast.parse((ROOT / module).read_text("utf-8"))
     texts = (
@@ -83,6 +93,28 @@ def test_texts_of_modules_use_plain_words(module: str) -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value
     )
     assert [found for text in texts for found in _forbidden(_prose(text))] == []
+
+
+def _defined(tree: ast.AST) -> Iterator[str]:
+    """The names of functions, arguments, variables and attributes."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+
+
+@pytest.mark.parametrize("module", _modules(NAMED))
+def test_names_and_comments_use_plain_words(module: str) -> None:
+    text = (ROOT / module).read_text("utf-8")
+    names = [name.replace("_", " ") for name in _defined(ast.parse(text))]
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
+    assert [word for one in (*names, *comments) for word in _forbidden(one)] == []
 
 
 def test_every_word_of_the_glossary_is_explained_once() -> None:

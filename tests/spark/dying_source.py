@@ -54,7 +54,7 @@ class _DyingWriter(StreamWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         points = self._points(COMMIT)
-        points.watch_statements(parse_url(self._target.given.catalog).engine)
+        points.watch_statements(parse_url(self._target.options.catalog).engine)
         points.watch_storage(writes_only=True)
         points.reach("commit begins")
         super().commit(messages, batchId)

@@ -124,11 +124,11 @@ CASES = [
 ]
 # Refused by both, whatever the table is like.
 REFUSED = [
-    ({"replaceUsing": "id", "replaceOn": "t.id = s.id", "targetAlias": "t"}, "together"),
-    ({"replaceUsing": "id", "replaceWhere": "id = 1"}, "together"),
-    ({"replaceUsing": "id", "partitionOverwriteMode": "dynamic"}, "together"),
-    ({"replaceUsing": "id", "partitionOverwriteMode": "static"}, "together"),
-    ({"replaceUsing": "id", "overwriteSchema": "true"}, "together"),
+    ({"replaceUsing": "id", "replaceOn": "t.id = s.id", "targetAlias": "t"}, "cannot be combined"),
+    ({"replaceUsing": "id", "replaceWhere": "id = 1"}, "cannot be combined"),
+    ({"replaceUsing": "id", "partitionOverwriteMode": "dynamic"}, "cannot be combined"),
+    ({"replaceUsing": "id", "partitionOverwriteMode": "static"}, "cannot be combined"),
+    ({"replaceUsing": "id", "overwriteSchema": "true"}, "cannot be combined"),
     ({"replaceUsing": ""}, "none of them empty"),
     ({"replaceUsing": "id,"}, "none of them empty"),
     ({"replaceUsing": "nothing"}, "'nothing', which the table"),

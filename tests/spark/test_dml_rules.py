@@ -24,7 +24,7 @@ from deltalakedb.snapshot import Snapshot
 from deltalakedb.spark import DeltaTable
 from deltalakedb.spark.dml.conditions import resolved
 from deltalakedb.spark.source.feed import feed_frame
-from deltalakedb.spark.source.source_options import SourceOptions
+from deltalakedb.spark.source.options import SourceOptions
 from deltalakedb.table import Table
 from spark.ways import VECTORS, WAYS
 
@@ -129,7 +129,7 @@ def test_a_condition_that_asks_for_the_time_is_of_one_instant_from_then_on(
     frame = spark.sql("SELECT 1L AS id, timestamp'2026-11-01' AS at, date'2026-11-01' AS `my day`")
     for steady in ("id = 1", "id % 3 = 0 OR at > '2026-11-01'", F.col("my day") == "2026-11-01"):
         found = resolved(steady, frame)
-        assert (found.given is steady, found.steady) == (True, True), steady
+        assert (found.value is steady, found.steady) == (True, True), steady
     for written in (
         "at < now()",
         "`my day` = current_date",
@@ -142,13 +142,13 @@ def test_a_condition_that_asks_for_the_time_is_of_one_instant_from_then_on(
     ):
         found = resolved(written, frame)
         assert found.steady, written
-        assert found.given is not written, written
+        assert found.value is not written, written
         # Nothing of it is left to ask.
-        assert resolved(found.given, frame).given is found.given
-        assert not isinstance(written, str) or found.shown == written
+        assert resolved(found.value, frame).value is found.value
+        assert not isinstance(written, str) or found.original == written
     # What Spark does not read back as the same stays as it was written: rows are told by position.
     odd = "coalesce(at, now()) < nvl(at, now()) - INTERVAL 2 DAYS"
-    assert (resolved(odd, frame).given, resolved(odd, frame).steady) == (odd, False)
+    assert (resolved(odd, frame).value, resolved(odd, frame).steady) == (odd, False)
     past = resolved("`my day` < date_sub(current_date(), 30)", frame)
     assert re.fullmatch(r"\(`my day` < DATE '\d{4}-\d\d-\d\d'\)", str(past.text))
 

@@ -97,6 +97,6 @@ def test_a_file_that_goes_by_another_name_is_no_reason_to_change_nothing(
     table = lake.create_table(name, location=str(tmp_path / "t"), schema=ids)
     table.append(pa.table({"id": [1, 2]}))
     monkeypatch.setattr(RowEdit, "_spark_name", lambda _self, row: f"other:{row['path']}")
-    with pytest.raises(DataFileError, match="by another name"):
+    with pytest.raises(DataFileError, match="by a name that the table does not have"):
         DeltaTable.forName(spark, name, catalog=lake).delete("id = 1")
     assert (table.refresh(), table.snapshot().to_arrow().num_rows) == (1, 2)

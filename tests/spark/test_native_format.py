@@ -21,7 +21,7 @@ from deltalakedb.errors import (
     TableNotFoundError,
 )
 from deltalakedb.lake import Lake
-from deltalakedb.spark.api.lakes import CATALOG, using_lake
+from deltalakedb.spark.api.session import CATALOG, using_lake
 from deltalakedb.spark.source.native_format import SWITCH
 
 from support.store import Catalogs

@@ -18,8 +18,7 @@ from deltalakedb.actions.partition import decode_path
 from deltalakedb.errors import ConfigurationError, DeltaLakeDbError
 from deltalakedb.lake import Lake
 from deltalakedb.spark.source.native_format import SWITCH
-from deltalakedb.spark.source.options import KNOWN, NOT_HONOURED, Use, value_of
-from deltalakedb.spark.source.source_options import SourceOptions
+from deltalakedb.spark.source.options import KNOWN, NOT_HONOURED, SourceOptions, Use, value_of
 from deltalakedb.table import Table
 
 from support.store import Catalogs
@@ -106,15 +105,15 @@ def test_an_option_is_refused_where_it_means_nothing() -> None:
         for use in set(Use) - set(option.uses):
             valid = {"readChangeFeed": "true"} if use in (Use.READ, Use.READ_STREAM) else {}
             given = {**valid, option.name: _valid(option.name)}
-            assert f"The option {option.name!r} means nothing to {use}" in refused(use, **given)
-    assert "'property.x' means nothing to spark.read" in refused(Use.READ, **{"property.x": "1"})
+            assert f"The option {option.name!r} does not apply to {use}" in refused(use, **given)
+    assert "'property.x' does not apply to spark.read" in refused(Use.READ, **{"property.x": "1"})
     # Beside others, or without them.
     assert "readChangeFeed=true" in refused(Use.READ, startingVersion="1")
     for name in ("versionAsOf", "where", "metadata"):
         given = {"readChangeFeed": "true", name: _valid(name)}
-        assert f"readChangeFeed and {name} are given together" in refused(Use.READ, **given)
+        assert f"readChangeFeed and {name} cannot be combined" in refused(Use.READ, **given)
     given = {"readChangeFeed": "true", "ignoreDeletes": "true"}
-    assert "given together" in refused(Use.READ_STREAM, **given)
+    assert "cannot be combined" in refused(Use.READ_STREAM, **given)
     assert "named twice" in refused(Use.READ, table="u")
 
 
@@ -237,12 +236,12 @@ def test_options_are_refused_both_ways_and_nothing_is_written(
 
     told: list[tuple[Callable[..., None], dict[str, Any], str]] = [
         (write, {"replacewhre": "id = 1"}, "Did you mean 'replaceWhere'"),
-        (write, {"versionAsOf": 1}, "means nothing to df.write"),
+        (write, {"versionAsOf": 1}, "does not apply to df.write"),
         (read, {"excludeRegex": "x"}, "excludeRegex"),
         (read, {"startingVersion": 1}, "readChangeFeed=true"),
     ]
     if way == "source":
-        told.append((follow, {"replaceWhere": "id = 1"}, "means nothing to spark.read"))
+        told.append((follow, {"replaceWhere": "id = 1"}, "does not apply to spark.read"))
     for act, options, expected in told:
         with pytest.raises(kind, match=re.escape(expected)):
             act(**options)
@@ -256,7 +255,7 @@ def test_a_table_that_exists_keeps_its_place_and_its_columns(
     table = made(lake, tmp_path / "t", f"{way}.layout")
     kind = PySparkException if way == "source" else ConfigurationError
     told = [
-        ({"location": str(tmp_path / "other")}, "does not lie at"),
+        ({"location": str(tmp_path / "other")}, "The location of table"),
         ({"clusterBy": "id"}, "not clustered by id"),
     ]
     for options, expected in told:
@@ -380,7 +379,7 @@ def test_rows_that_only_move_are_no_changes(
         with pytest.raises(kind, match=told):
             write(frame, url, name, mode, **same, **options)
     if way == "driver":
-        with pytest.raises(ConfigurationError, match="given together"):
+        with pytest.raises(ConfigurationError, match="cannot be combined"):
             write(rows, url, name, "overwrite", **same, replaceUsing="id")
         with pytest.raises(DeltaLakeDbError, match="new"):
             write(rows, url, "not.new", "overwrite", **same, location=str(tmp_path / "new"))

@@ -5,7 +5,7 @@ import random
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from deltalakedb.spark.dml.positions import CHOSEN, flagged, only, without
+from deltalakedb.spark.io.positions import CHOSEN, flagged, only, without
 
 
 def test_rows_are_told_by_their_positions(spark: SparkSession) -> None:

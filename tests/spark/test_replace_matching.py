@@ -21,9 +21,9 @@ from deltalakedb.errors import (
     TableNotFoundError,
 )
 from deltalakedb.lake import Lake
-from deltalakedb.spark.api.query_text import without_alias
 from deltalakedb.spark.dml import replace
 from deltalakedb.spark.dml.changes import RowEdit
+from deltalakedb.spark.io.query_text import without_alias
 from deltalakedb.spark.source.native_format import SWITCH
 from deltalakedb.table import Table
 from spark.matching_cases import CASES, COLUMNS, REFUSED, THREE, Case, Row
@@ -133,7 +133,7 @@ def test_what_is_wrong_is_told_before_anything_is_written(
             write(rows, table, **options)
     with pytest.raises(ConfigurationError, match="rows are appended"):
         write(rows, table, "append", replaceUsing="id")
-    with pytest.raises(ConfigurationError, match="targetAlias is given"):
+    with pytest.raises(ConfigurationError, match="targetAlias is set"):
         write(rows, table, targetAlias="t")
     with pytest.raises(SchemaMismatchError, match="extra"):
         write(rows.withColumn("extra", F.lit(1)), table, replaceUsing="id")

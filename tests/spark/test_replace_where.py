@@ -19,7 +19,7 @@ from deltalakedb.errors import (
 )
 from deltalakedb.lake import Lake
 from deltalakedb.operations import overwrite
-from deltalakedb.spark.source.source_options import SourceOptions
+from deltalakedb.spark.source.options import SourceOptions
 from deltalakedb.table import Table
 from spark.ways import FEED, VECTORS, WAYS
 

@@ -13,7 +13,7 @@ import deltalakedb
 from deltalakedb.errors import ConfigurationError, SchemaMismatchError
 from deltalakedb.lake import Lake
 from deltalakedb.spark import DeltaTable
-from deltalakedb.spark.api.lakes import CATALOG
+from deltalakedb.spark.api.session import CATALOG
 from deltalakedb.spark.io.spark_internals import session_settings
 
 from support.store import Catalogs

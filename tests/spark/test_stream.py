@@ -17,7 +17,7 @@ from deltalakedb.actions.datatypes import schema_to_json
 from deltalakedb.errors import ConfigurationError, MetadataChangedError, SourceChangedError
 from deltalakedb.lake import Lake
 from deltalakedb.spark.source.datasource import DeltaLakeDbSource
-from deltalakedb.spark.source.source_options import SourceOptions
+from deltalakedb.spark.source.options import SourceOptions
 from deltalakedb.spark.source.stream import StreamReader
 from deltalakedb.spark.source.writer import StreamWriter, Target
 from deltalakedb.table import Table

@@ -1,9 +1,8 @@
-"""Which Java a Spark session runs on: one place decides, for users, the demo and the tests.
+"""The Java that a Spark session runs on, for users, the demo and the tests.
 
-The first of these that is Java 17 or newer: JAVA_HOME, `java` on the PATH, the folder `java` of
-this Python environment (`make setup` brings one there where the machine has none). One that is
-there but too old is passed over, and named where nothing better is found.
-`python -m deltalakedb.spark.java` prints what Spark needs as JAVA_HOME, or says what to install.
+It is the first of these that is Java 17 or newer: JAVA_HOME, `java` on the PATH, the folder `java`
+of this Python environment (`make setup` installs one there if the machine has none). If none is new
+enough, the error lists all. `python -m deltalakedb.spark.java` prints the folder, or the error.
 """
 
 from __future__ import annotations
@@ -18,29 +17,29 @@ from pathlib import Path
 
 from deltalakedb.errors import ConfigurationError, DeltaLakeDbError
 
-# What PySpark 4 needs at least.
+# The oldest version for PySpark 4.
 OLDEST = 17
 _PROPERTY = re.compile(r"^ *java\.(home|specification\.version) = (.*?)\r?$", re.MULTILINE)
 
 
 def java_home(environ: Mapping[str, str] | None = None, *, prefix: str = sys.prefix) -> Path:
-    """The folder that Spark needs as JAVA_HOME; ConfigurationError where no Java is new enough.
+    """The folder that Spark needs as JAVA_HOME; ConfigurationError if no Java is new enough.
 
-    `environ` stands for the variables of this process, `prefix` for its Python environment.
+    `environ` are by default the variables of this process; `prefix` is its Python environment.
     """
-    passed_over: list[str] = []
+    skipped: list[str] = []
     for origin, folder, path in _candidates(os.environ if environ is None else environ, prefix):
         command = shutil.which("java", path=path)
-        found = _inspect(command) if command else "has no java"
-        if isinstance(found, str):
-            passed_over.append(f"{origin} {found}")
-        elif found[1] < OLDEST:
-            passed_over.append(f"{origin} is Java {found[1]}")
+        java = _inspect(command) if command else "has no java"
+        if isinstance(java, str):
+            skipped.append(f"{origin} {java}")
+        elif java[1] < OLDEST:
+            skipped.append(f"{origin} is Java {java[1]}")
         else:
-            return folder or found[0]
+            return folder or java[0]
     raise ConfigurationError(
         f"Spark needs Java {OLDEST} or newer, and there is none",
-        why="; ".join(passed_over),
+        why="; ".join(skipped),
         fix="install one (Debian, Ubuntu: apt install openjdk-17-jre-headless; macOS: brew "
         "install openjdk@17) and set JAVA_HOME where it is not on the PATH",
     )
@@ -49,7 +48,7 @@ def java_home(environ: Mapping[str, str] | None = None, *, prefix: str = sys.pre
 def _candidates(
     environ: Mapping[str, str], prefix: str
 ) -> Iterator[tuple[str, Path | None, str | None]]:
-    """Where to look: its name, the folder where that is known, and the path of the command."""
+    """The places to search: the name, the folder if it is known, and the path of the command."""
     if named := environ.get("JAVA_HOME"):
         yield f"JAVA_HOME ({named})", Path(named), str(Path(named) / "bin")
     yield "the PATH", None, environ.get("PATH", os.defpath)
@@ -57,9 +56,9 @@ def _candidates(
 
 
 def _inspect(command: str) -> tuple[Path, int] | str:
-    """Its home and major version, or what is wrong with it."""
+    """The home and major version of a Java, or an error."""
     try:
-        answer = subprocess.run(  # noqa: S603 -- whoever sets the PATH decides what runs
+        answer = subprocess.run(  # noqa: S603 -- the user's PATH decides
             [command, "-XshowSettings:properties", "-version"],
             capture_output=True,
             text=True,
@@ -72,12 +71,12 @@ def _inspect(command: str) -> tuple[Path, int] | str:
     # Java 8 calls itself 1.8.
     version = properties.get("specification.version", "").removeprefix("1.")
     if answer.returncode or not version.isdecimal() or "home" not in properties:
-        return f"has {command}, which does not say what it is (exit code {answer.returncode})"
+        return f"has {command}, which prints no version (exit code {answer.returncode})"
     return Path(properties["home"]), int(version)
 
 
 def main() -> int:
-    """Print the folder, or what to do; the exit code."""
+    """Print the folder, or an error; return the exit code."""
     try:
         sys.stdout.write(f"{java_home()}\n")
     except DeltaLakeDbError as error:

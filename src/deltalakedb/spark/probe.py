@@ -19,7 +19,7 @@ from deltalakedb.spark.java import java_home
 
 
 def probe(folder: Path) -> dict[str, Any]:
-    """Start Spark on one core, with its own configuration; its versions and what works."""
+    """Start Spark on one core, with its own configuration; return its versions and checks."""
     from pyspark.sql import SparkSession
 
     os.environ["JAVA_HOME"] = str(java_home())
@@ -49,7 +49,7 @@ def probe(folder: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Print the result; the exit code."""
+    """Print the result; return the exit code."""
     try:
         with tempfile.TemporaryDirectory(prefix="deltalakedb-doctor-") as folder:
             result = probe(Path(folder))

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql.types import DataType
 
 from deltalakedb.arguments import refuse, require_kind, require_texts
 from deltalakedb.errors import InvalidConditionError
+from deltalakedb.spark.api.errors import SparkParseError
 from deltalakedb.spark.dml.conditions import as_column
 from deltalakedb.spark.io.scan import spark_says
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 def check_condition(value: object, name: str = "condition") -> None:
-    """Refuse what is neither SQL nor a Column; whether it fits the table is seen later."""
+    """Refuse a value that is neither SQL nor a Column; Spark resolves it later."""
     as_column(value, name)
 
 
 def check_syntax(spark: SparkSession, expressions: Iterable[object]) -> None:
-    """Refuse SQL that Spark cannot parse; columns and functions that it does not know may come."""
-    from pyspark.errors import AnalysisException, ParseException
-    from pyspark.sql import functions as F  # noqa: N812 - its usual name
-
+    """Refuse SQL that Spark cannot parse; its columns and functions are resolved later."""
     texts = [text for text in expressions if isinstance(text, str)]
     try:
-        # Spark parses when an expression is used, and not when it is made.
+        # Spark parses an expression when it is used.
         _ = spark.range(0).select(*map(F.expr, texts)).schema
     except ParseException as error:
         raise InvalidConditionError(
@@ -35,7 +35,7 @@ def check_syntax(spark: SparkSession, expressions: Iterable[object]) -> None:
             fix="Correct it: it is an expression in Spark's SQL",
         ) from error
     except AnalysisException:
-        # It names columns, which are those of the table and the source.
+        # It names columns of the table or the source.
         return
 
 
@@ -51,14 +51,20 @@ def check_assignments(name: str, values: object) -> Mapping[str, Any]:
     return values
 
 
-def check_frame(name: str, value: object) -> None:
-    """Refuse what is no DataFrame."""
-    from pyspark.sql import DataFrame
+def parse_ddl(kind: type[DataType], text: str, what: str, fix: str) -> Any:
+    """Parse a type, or a list of columns, in Spark's SQL; `what` is the error for invalid text."""
+    try:
+        return kind.fromDDL(text)
+    except ParseException as error:
+        raise SparkParseError(what, why=str(error).strip().partition("\n")[0], fix=fix) from None
 
+
+def check_frame(name: str, value: object) -> None:
+    """Refuse a value that is no DataFrame."""
     require_kind(name, value, DataFrame, "a DataFrame of Spark")
 
 
 def column_names(name: str, cols: Iterable[object]) -> list[str]:
-    """Names of columns as Delta takes them: one by one, or as one list."""
+    """The names of columns, which Delta takes one by one or as one list."""
     names = [part for one in cols for part in (one if isinstance(one, (list, tuple)) else [one])]
     return require_texts(name, names, fix="Pass names of columns, e.g. 'id', 'day'")

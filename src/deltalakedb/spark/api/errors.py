@@ -1,7 +1,7 @@
-"""Errors of Spark's calls that are also those of PySpark, so that code for Delta catches them.
+"""Errors that are also errors of PySpark, so that code for Delta catches them.
 
-`except AnalysisException` and `except deltalakedb.errors.TableNotFoundError` both catch a table
-that is missing. They are made here, and not in `deltalakedb.errors`, which needs no PySpark.
+`except AnalysisException` and `except deltalakedb.errors.TableNotFoundError` both catch a missing
+table. The classes are here because `deltalakedb.errors` needs no PySpark.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from deltalakedb.errors import (
 
 
 class _SparkError(DeltaLakeDbError, AnalysisException):
-    """Both: it is shown as ours are, and has the methods of PySpark's."""
+    """An error with our text, and the methods of PySpark's errors."""
 
     condition: ClassVar[str | None] = None
-    """The condition by which Spark knows such an error."""
+    """Spark's name of the error condition."""
 
     def __init__(self, what: str, *, why: str = "", fix: str | Fix = "") -> None:
         DeltaLakeDbError.__init__(self, what, why=why, fix=fix)
@@ -42,7 +42,7 @@ class SparkTableNotFoundError(TableNotFoundError, _SparkError):
 
 
 class SparkTableExportedError(TableExportedError, SparkTableNotFoundError):
-    """The table has left this catalog: it is an ordinary Delta table at its location now."""
+    """The table was exported: it is an ordinary Delta table at its location now."""
 
 
 class SparkTableExistsError(TableExistsError, _SparkError):
@@ -52,7 +52,7 @@ class SparkTableExistsError(TableExistsError, _SparkError):
 
 
 class SparkVersionNotFoundError(VersionNotFoundError, _SparkError):
-    """The version or timestamp lies outside what the table still has."""
+    """The table does not have, or no longer has, this version or timestamp."""
 
 
 class SparkParseError(ConfigurationError, _SparkError, ParseException):
@@ -71,7 +71,7 @@ _KINDS: Final = (
 
 @contextmanager
 def analysis_errors() -> Iterator[None]:
-    """Let missing and existing tables and versions be errors of Spark's analysis, too."""
+    """Raise errors of missing or existing tables and versions as errors of Spark's analysis."""
     try:
         yield
     except DeltaLakeDbError as error:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
 
 from deltalakedb.spark.api.arguments import (
     check_assignments,
@@ -12,19 +14,15 @@ from deltalakedb.spark.api.arguments import (
     check_syntax,
 )
 from deltalakedb.spark.dml.merge import merge
-from deltalakedb.spark.dml.merge_resolution import ALL, Act, Clause, Kind
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-    from deltalakedb.table import Table
+from deltalakedb.spark.dml.merge_resolution import ALL, Act, Clause, Kind, Merge
+from deltalakedb.table import Table
 
 _Condition = Any
 _AUTO_MERGE = "spark.databricks.delta.schema.autoMerge.enabled"
 
 
 class DeltaMergeBuilder:
-    """A MERGE that is being put together; `execute()` does it, in one version."""
+    """The builder of a MERGE; `execute()` runs it as one commit."""
 
     def __init__(
         self,
@@ -54,7 +52,7 @@ class DeltaMergeBuilder:
         return self._add("matched", "update", condition, check_assignments("set", set))
 
     def whenMatchedUpdateAll(self, condition: str | Column | None = None) -> DeltaMergeBuilder:
-        """Take all columns of rows that match from the source."""
+        """Set all columns of rows that match from the source."""
         return self._add("matched", "update", condition, ALL)
 
     def whenMatchedDelete(self, condition: str | Column | None = None) -> DeltaMergeBuilder:
@@ -66,7 +64,7 @@ class DeltaMergeBuilder:
         condition: str | Column | None = None,
         values: Mapping[str, str | Column] | None = None,
     ) -> DeltaMergeBuilder:
-        """Insert rows of the source that match nothing; columns that are not named are null."""
+        """Insert rows of the source that match nothing; other columns are null."""
         return self._add("not matched", "insert", condition, check_assignments("values", values))
 
     def whenNotMatchedInsertAll(self, condition: str | Column | None = None) -> DeltaMergeBuilder:
@@ -95,17 +93,10 @@ class DeltaMergeBuilder:
         return self
 
     def execute(self) -> DataFrame:
-        """Merge; how many rows were affected, updated, deleted and inserted."""
+        """Merge; return the numbers of rows affected, updated, deleted and inserted."""
         evolve = self._evolve or self._spark.conf.get(_AUTO_MERGE, "false") == "true"
-        _, counts = merge(
-            self._spark,
-            self._table,
-            self._source,
-            condition=self._condition,
-            clauses=self._clauses,
-            alias=self._alias,
-            evolve=evolve,
-        )
+        request = Merge(self._source, self._condition, self._clauses, self._alias, evolve)
+        _, counts = merge(self._spark, self._table, request)
         numbers = [
             counts["numTargetRowsUpdated"],
             counts["numTargetRowsDeleted"],

@@ -1,27 +1,25 @@
-"""OPTIMIZE as it is put together, as in `delta.tables.DeltaOptimizeBuilder`."""
+"""The builder of an OPTIMIZE, as in `delta.tables.DeltaOptimizeBuilder`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
 
 from deltalakedb.arguments import require_text
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.operations.compact import TARGET_BYTES, Compaction
 from deltalakedb.spark.api.arguments import column_names
 from deltalakedb.spark.dml.optimize import cluster, optimize, z_order
+from deltalakedb.spark.io.spark_internals import is_connect
 from deltalakedb.staging.counting import Covered
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from deltalakedb.table import Table
+from deltalakedb.table import Table
 
 _TARGET = "spark.databricks.delta.optimize.maxFileSize"
 _SIZES = "struct<min: bigint, max: bigint, avg: double, totalFiles: bigint, totalSize: bigint>"
 _CUBE = "struct<num: bigint, size: bigint>"
 _CLUSTER = "struct<numFiles: bigint, size: bigint>"
-# As Delta has it, in its order.
+# The columns of Delta, in its order.
 _METRICS = (
     f"numFilesAdded: bigint, numFilesRemoved: bigint, filesAdded: {_SIZES}, "
     f"filesRemoved: {_SIZES}, partitionsOptimized: bigint, zOrderStats: struct<strategyName: "
@@ -42,7 +40,7 @@ _METRICS = (
 
 
 class DeltaOptimizeBuilder:
-    """An OPTIMIZE of a table; the `execute…` methods do it, in one version."""
+    """The builder of an OPTIMIZE; the `execute…` methods run it as one commit."""
 
     def __init__(self, spark: SparkSession, table: Table) -> None:
         self._spark = spark
@@ -50,33 +48,31 @@ class DeltaOptimizeBuilder:
         self._where: str | None = None
 
     def where(self, partitionFilter: str) -> DeltaOptimizeBuilder:
-        """Only partitions for which this is true."""
+        """Optimise only partitions for which a condition is true."""
         self._where = require_text("partitionFilter", partitionFilter)
         return self
 
     def executeCompaction(self) -> DataFrame:
-        """Make large files of small ones; what was done, in one row.
+        """Rewrite small files as large ones; return the metrics in one row.
 
         Rows of a table with clustering columns are ordered by them.
         """
         snapshot = self._table.snapshot()
         started = self._table.now_ms()
+        target = self._target_bytes()
         if snapshot.clustering_columns:
             if self._where is not None:
                 raise ConfigurationError(
                     f"Table {self._table.name!r} is clustered, and has no partitions to name",
                     fix="Leave where() out",
                 )
-            target = self._target_bytes()
             done = cluster(self._spark, self._table, snapshot, target_bytes=target)
-            return self._told(done, started, clustered=True)
-        done = optimize(
-            self._spark, self._table, where=self._where, target_bytes=self._target_bytes()
-        )
-        return self._told(done, started)
+            return self._metrics(done, started, clustered=True)
+        done = optimize(self._spark, self._table, where=self._where, target_bytes=target)
+        return self._metrics(done, started)
 
     def executeZOrderBy(self, *cols: str | list[str] | tuple[str, ...]) -> DataFrame:
-        """Write rows anew along a Z-curve of columns; what was done, in one row.
+        """Rewrite all rows along a Z-curve of columns; return the metrics in one row.
 
         A field of a struct is named by its path, as in "address.city".
         """
@@ -89,19 +85,14 @@ class DeltaOptimizeBuilder:
                 fix="Use executeCompaction(), or cluster the table by other columns: cluster_by",
             )
         started = self._table.now_ms()
-        done = z_order(
-            self._spark,
-            self._table,
-            names,
-            where=self._where,
-            target_bytes=self._target_bytes(),
-        )
-        return self._told(done, started, ordered=True)
+        target = self._target_bytes()
+        done = z_order(self._spark, self._table, names, where=self._where, target_bytes=target)
+        return self._metrics(done, started, ordered=True)
 
     def _target_bytes(self) -> int:
         return int(str(self._spark.conf.get(_TARGET, str(TARGET_BYTES))))
 
-    def _told(
+    def _metrics(
         self, done: Compaction, started: int, *, ordered: bool = False, clustered: bool = False
     ) -> DataFrame:
         snapshot = self._table.snapshot()
@@ -119,7 +110,7 @@ class DeltaOptimizeBuilder:
             ("all", (0, 0), read, 0, read, details.bins, None) if ordered else None,
             ((0, 0), read, 0, read, details.bins) if clustered else None,
             details.bins,
-            1,  # batches: one commit, as Delta counts them where nothing was to be done, too
+            1,  # batches: Delta counts one even where there is nothing to do
             done.files_considered,
             done.files_considered - done.files_removed,
             False,
@@ -127,7 +118,7 @@ class DeltaOptimizeBuilder:
             0,
             started,
             self._table.now_ms(),
-            int(self._spark.sparkContext.defaultParallelism) if _is_classic(self._spark) else 0,
+            int(self._spark.sparkContext.defaultParallelism) if not is_connect(self._spark) else 0,
             details.bins,
             None,
             vectors if "deletionVectors" in features else None,
@@ -144,7 +135,3 @@ def _sizes(sizes: Sequence[int]) -> tuple[int | None, int | None, float, int, in
         return None, None, 0.0, 0, 0
     total = sum(sizes)
     return min(sizes), max(sizes), total / len(sizes), len(sizes), total
-
-
-def _is_classic(spark: SparkSession) -> bool:
-    return not type(spark).__module__.startswith("pyspark.sql.connect")

@@ -1,12 +1,11 @@
 """SQL over tables of a lake, all of them at one instant.
 
-`sql` finds the tables that a query names, takes snapshots of all of them at once, and lets the
-catalog choose the files by what the WHERE clauses say of each table. What a clause means is up to
-Spark, which evaluates all of it again: a condition that is used here can only leave out files
-that have no row for it.
-
-Spark gets the query as it was written, but for the names of the tables: sqlglot reads it to find
-them, and what sqlglot would make of the rest plays no part.
+- `sql` looks up the tables that a query names, takes snapshots of all of them at once, and lets the
+  catalog prune the files of each by the parts of WHERE that concern this table alone.
+- Spark evaluates all of WHERE again: a condition that is used here only leaves out files that have
+  no row for it.
+- Spark gets the query as it was written, except for the names of the tables. sqlglot parses it only
+  to locate them.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import DataFrame, SparkSession
 from sqlglot import Token, TokenType
 from sqlglot import expressions as ast
 from sqlglot.errors import SqlglotError
@@ -24,31 +24,26 @@ from deltalakedb.arguments import require_names
 from deltalakedb.conditions.predicate import Predicate, conjunction
 from deltalakedb.conditions.sql import SparkSql
 from deltalakedb.errors import InvalidConditionError, UnsupportedFeatureError
+from deltalakedb.lake import Lake
+from deltalakedb.snapshot import Snapshot
 from deltalakedb.spark.api.errors import analysis_errors
-from deltalakedb.spark.api.query_text import conjuncts
-from deltalakedb.spark.io.scan import FILE_COLUMNS, planned, quoted, scan, scan_files, session_zone
-from deltalakedb.spark.io.timestamps import moment
+from deltalakedb.spark.api.session import lake_of
+from deltalakedb.spark.io.query_text import conjuncts
+from deltalakedb.spark.io.scan import FILE_COLUMNS, planned, quoted, scan, scan_files
+from deltalakedb.spark.io.timestamps import moment, session_zone
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from deltalakedb.lake import Lake
-    from deltalakedb.snapshot import Snapshot
-
-# Joins that keep no row of the one side that has no partner on the other.
+# Joins that drop rows without a partner on the other side.
 _PLAIN_JOINS: Final = frozenset({"", "INNER", "CROSS"})
 
 
 def register(
     spark: SparkSession, catalog: str | Lake | None = None, names: Iterable[str] | None = None
 ) -> list[str]:
-    """Make temporary views of tables, all at one instant; the names of the views.
+    """Create temporary views of tables, all at one instant; return the names of the views.
 
-    A view has the name of its table: `SELECT * FROM `sales.orders``, with backticks where that has
-    a dot. Later commits do not show until it is registered again.
+    A view has the name of its table: `SELECT * FROM `sales.orders``, with backticks around a name
+    with a dot. Later commits are not visible until it is registered again.
     """
-    from deltalakedb.spark.api.lakes import lake_of
-
     lake = lake_of(spark, catalog)
     if names is None:
         wanted = [table.name for table in lake.tables()]
@@ -61,34 +56,34 @@ def register(
 
 
 def sql(spark: SparkSession, lake: Lake, query: str) -> DataFrame:
-    """Run a query that may name tables of the lake, beside whatever else the session knows.
+    """Run a query over tables of the lake, and tables and views of the session.
 
     `VERSION AS OF` and `TIMESTAMP AS OF` after the name of a table read an earlier state of it.
     """
     tree, tokens = _parsed(query)
-    found = _named(tree, {table.name for table in lake.tables()})
-    if not found:
+    places = _named(tree, {table.name for table in lake.tables()})
+    if not places:
         return spark.sql(query)
     if not isinstance(tree, ast.Query):
         raise UnsupportedFeatureError(
             f"{tree.key.upper()} is no query of tables of a lake",
-            why="Here tables are read, and not changed",
+            why="Spark reads tables of a lake here, and does not change them",
             fix="Use DeltaTable.forName(…).delete, .update or .merge, or table.append",
         )
     views: list[str] = []
     edits: list[_Edit] = []
-    # What stands behind |> comes after what stands before it, and a tree does not tell which.
+    # A clause after |> applies to the result before it; the tree does not have this order.
     piped = any(token.token_type is TokenType.PIPE_GT for token in tokens)
     try:
-        with lake.snapshot(sorted({name for _, name in found})) as at:
-            for node, name in found:
+        with lake.snapshot(sorted({name for _, name in places})) as at:
+            for node, name in places:
                 snapshot = _travelled(spark, lake, node, at[name])
                 view = f"__deltalakedb_{uuid.uuid4().hex}"
                 conditions = [] if piped else _conditions_of(node)
                 _scanned(spark, snapshot, conditions).createOrReplaceTempView(view)
                 views.append(view)
                 edits += _edits(node, view, tokens)
-        # Spark resolves the views at once: they are not needed when it has.
+        # Spark resolves the views in this call; later they are not needed.
         return spark.sql(_edited(query, edits))
     finally:
         for view in views:
@@ -121,20 +116,20 @@ def _named(tree: ast.Expr, known: set[str]) -> list[tuple[ast.Table, str]]:
     by_lower: dict[str, list[str]] = {}
     for name in known:
         by_lower.setdefault(name.lower(), []).append(name)
-    found = []
+    places = []
     for node in tree.find_all(ast.Table):
         name = ".".join(part.name for part in node.parts)
         if not name or _is_defined(node, name):
             continue
-        # Spark's names have no case; where two tables differ by it alone, the text decides.
+        # Spark's names have no case; if two tables differ by case alone, the exact name counts.
         alike = by_lower.get(name.lower(), [])
         if name in known or len(alike) == 1:
-            found.append((node, name if name in known else alike[0]))
-    return found
+            places.append((node, name if name in known else alike[0]))
+    return places
 
 
 def _is_defined(node: ast.Table, name: str) -> bool:
-    """Whether the name is one that the query itself defines there, by WITH."""
+    """Whether a WITH of the query defines the name at this place."""
     below: ast.Expr = node
     above = node.parent
     while above is not None:
@@ -146,18 +141,18 @@ def _is_defined(node: ast.Table, name: str) -> bool:
 
 
 def _visible(clause: ast.With, below: ast.Expr) -> set[str]:
-    """What a WITH defines for a part of it, or for the query that follows."""
+    """The names that a WITH defines for one of its parts, or for the query after it."""
     names = [cte.alias.lower() for cte in clause.expressions]
     inside = [cte is below for cte in clause.expressions]
     if not any(inside):
-        # From the clause itself one comes here again, by the query that has it.
+        # The query that has the clause is visited next.
         return set() if below is clause else set(names)
     earlier = inside.index(True)
     return set(names[: earlier + 1] if clause.args.get("recursive") else names[:earlier])
 
 
 def _travelled(spark: SparkSession, lake: Lake, node: ast.Table, now: Snapshot) -> Snapshot:
-    """The snapshot that `AS OF` asks for, where it is conditions."""
+    """The snapshot of an `AS OF` clause; without one, that of the query."""
     clause = node.args.get("version")
     if clause is None:
         return now
@@ -184,7 +179,7 @@ def _travelled(spark: SparkSession, lake: Lake, node: ast.Table, now: Snapshot) 
 
 @dataclass(frozen=True, slots=True)
 class _Edit:
-    """Characters of the query, from `start` to before `end`, and what stands there instead."""
+    """The replacement of the characters of a query from `start` to before `end`."""
 
     start: int
     end: int
@@ -192,7 +187,7 @@ class _Edit:
 
 
 def _edits(node: ast.Table, view: str, tokens: Sequence[Token]) -> list[_Edit]:
-    """Let a table of a query be a view; the query goes on to call it by its old name."""
+    """Replace a table of a query by a view, with the name of the table as its alias."""
     parts = [part.meta for part in node.parts]
     first = _at(tokens, parts[0]["start"])
     last = _at(tokens, parts[-1]["start"])
@@ -215,14 +210,14 @@ def _at(tokens: Sequence[Token], start: int) -> int:
 
 
 def _end_of_version(tokens: Sequence[Token], at: int) -> int:
-    """The token that ends `[FOR] VERSION AS OF 3`: the first after OF."""
+    """The last token of `[FOR] VERSION AS OF 3`: the first after OF."""
     while tokens[at].text.upper() != "OF":
         at += 1
     return at + 1
 
 
 def _end_of_sample(tokens: Sequence[Token], at: int) -> int:
-    """The token after `TABLESAMPLE (…) REPEATABLE (…)`, where that comes next."""
+    """The token after `TABLESAMPLE (…) REPEATABLE (…)`, if that comes next."""
     for word in ("TABLESAMPLE", "REPEATABLE"):
         if at < len(tokens) and tokens[at].text.upper() == word:
             at += 1
@@ -241,11 +236,11 @@ def _edited(query: str, edits: Iterable[_Edit]) -> str:
     return query
 
 
-# --- what WHERE says of a table -----------------------------------------------------------
+# --- the conditions on a table ------------------------------------------------------------
 
 
 def _conditions_of(node: ast.Table) -> list[str]:
-    """What WHERE says of this table alone, without its name before the columns."""
+    """The parts of WHERE that name this table alone, without its name before the columns."""
     select = node.find_ancestor(ast.Select)
     if select is None or not _keeps_only_partners(select, node) or _is_reshaped(node):
         return []
@@ -254,26 +249,26 @@ def _conditions_of(node: ast.Table) -> list[str]:
         return []
     alias = (node.alias or node.name).lower()
     alone = not select.args.get("joins") and not select.args.get("laterals")
-    found = []
+    conditions = []
     for part in conjuncts(where.this):
         columns = list(part.find_all(ast.Column))
         mine = all(
             column.table.lower() == alias or (alone and not column.table) for column in columns
         )
         if columns and mine and not part.find(ast.Subquery, ast.Select):
-            found.append(_bare(part, alias))
-    return found
+            conditions.append(_bare(part, alias))
+    return conditions
 
 
 def _is_reshaped(node: ast.Table) -> bool:
-    """Whether what the query calls by a column's name may be something else, or other rows."""
+    """Whether the query renames columns of the table, or reads other rows than its own."""
     alias = node.args.get("alias")
     renamed = alias is not None and bool(alias.args.get("columns"))
     return renamed or any(node.args.get(key) for key in ("pivots", "sample", "joins", "laterals"))
 
 
 def _keeps_only_partners(select: ast.Select, node: ast.Table) -> bool:
-    """Whether a row of the table that WHERE refuses could make no other row appear."""
+    """Whether leaving out a row of the table for which WHERE is false cannot add a row."""
     source = select.args.get("from_")
     first = source is not None and source.this is node
     joins = select.args.get("joins") or []
@@ -295,7 +290,7 @@ def _bare(part: ast.Expr, alias: str) -> str:
 
 
 def _scanned(spark: SparkSession, snapshot: Snapshot, conditions: list[str]) -> DataFrame:
-    """The rows of the files that may be needed."""
+    """The rows of the files that can match the conditions."""
     where = conjunction(_usable(spark, snapshot, conditions))
     files = snapshot.files(where=where, columns=FILE_COLUMNS)
     return scan_files(spark, snapshot, files)
@@ -308,5 +303,5 @@ def _usable(
         try:
             yield planned(spark, snapshot.metadata, part)
         except InvalidConditionError:
-            # It is for Spark to judge: it may name a column of the query around it.
+            # It may name a column of the outer query; Spark resolves it.
             continue

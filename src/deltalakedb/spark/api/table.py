@@ -6,7 +6,11 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.types import StructType
+from pyspark.sql.types import StructType as SparkStruct
 
 from deltalakedb.actions.features import MAX_READER, MAX_WRITER, legacy_features, upgrade
 from deltalakedb.advice import as_spark
@@ -25,28 +29,22 @@ from deltalakedb.errors import (
     TableNotFoundError,
     UnsupportedFeatureError,
 )
+from deltalakedb.lake import Lake
 from deltalakedb.operations.restore import Restore
 from deltalakedb.operations.symlink_manifest import FOLDER
 from deltalakedb.snapshot.resolve import to_datetime
-from deltalakedb.spark.api.arguments import check_assignments, check_condition
-from deltalakedb.spark.api.errors import SparkParseError, analysis_errors
-from deltalakedb.spark.api.lakes import lake_of
+from deltalakedb.spark.api.arguments import check_assignments, check_condition, parse_ddl
+from deltalakedb.spark.api.errors import analysis_errors
 from deltalakedb.spark.api.merge_builder import DeltaMergeBuilder
 from deltalakedb.spark.api.optimize_builder import DeltaOptimizeBuilder
-from deltalakedb.spark.api.session import default_properties
+from deltalakedb.spark.api.session import default_properties, lake_of
 from deltalakedb.spark.api.table_builder import DeltaTableBuilder, How
 from deltalakedb.spark.dml.delete_update import delete, update
 from deltalakedb.spark.io.hadoop import storage_options_of
-from deltalakedb.spark.io.scan import scan, session_zone
-from deltalakedb.spark.io.timestamps import moment
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
-    from deltalakedb.lake import Lake
-    from deltalakedb.table import Table
-    from deltalakedb.transaction.commit import Committed
+from deltalakedb.spark.io.scan import scan
+from deltalakedb.spark.io.timestamps import moment, session_zone
+from deltalakedb.table import Table
+from deltalakedb.transaction.commit import Committed
 
 _RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 _HISTORY = (
@@ -67,9 +65,9 @@ _DETAIL = (
 
 
 class DeltaTable:
-    """A table of a lake, on Spark. Names and meanings are those of `delta.tables.DeltaTable`.
+    """A table of a lake, on Spark, with the methods of `delta.tables.DeltaTable`.
 
-    Every change is one commit in the catalog, published to `_delta_log` as all others are.
+    Every change is one commit in the catalog, published to `_delta_log` like any other.
     """
 
     def __init__(
@@ -98,7 +96,7 @@ class DeltaTable:
         name = require_text("tableOrViewName", tableOrViewName)
         lake = lake_of(sparkSession, catalog, storage_options)
         with analysis_errors():
-            return cls(sparkSession, lake, lake.table(_identified(name)))
+            return cls(sparkSession, lake, lake.table(_identifier(name)))
 
     @classmethod
     def forPath(
@@ -112,12 +110,12 @@ class DeltaTable:
     ) -> DeltaTable:
         """The table at that location in the catalog.
 
-        `hadoopConf` are settings of Hadoop's connector for S3, such as `fs.s3a.access.key`: they
-        are taken for the options of the object store of that name, unless these are given.
+        `hadoopConf` has settings of Hadoop's connector for S3, such as `fs.s3a.access.key`. They
+        are translated to options of the object store, unless `storage_options` are set.
         """
         require_text("path", path)
         if hadoopConf is not None and not isinstance(hadoopConf, Mapping):
-            # Not its values: some are secrets.
+            # Not its values: they may be secrets.
             raise InvalidArgumentError(
                 f"hadoopConf is a {type(hadoopConf).__name__}",
                 fix="Pass settings of Hadoop as a dict; a catalog is passed as catalog=…",
@@ -131,7 +129,7 @@ class DeltaTable:
         cls, sparkSession: SparkSession, identifier: str, catalog: str | Lake | None = None
     ) -> bool:
         """Whether the catalog has a table of that name or location."""
-        name = _identified(require_text("identifier", identifier))
+        name = _identifier(require_text("identifier", identifier))
         try:
             lake_of(sparkSession, catalog).table(name)
         except TableNotFoundError:
@@ -142,35 +140,35 @@ class DeltaTable:
     def create(
         cls, sparkSession: SparkSession | None = None, *, catalog: str | Lake | None = None
     ) -> DeltaTableBuilder:
-        """Put a new table together; `execute()` creates it. Without a session: the active one."""
+        """A builder of a new table; without a session, the active one is used."""
         return cls._builder(sparkSession, catalog, "create")
 
     @classmethod
     def createIfNotExists(
         cls, sparkSession: SparkSession | None = None, *, catalog: str | Lake | None = None
     ) -> DeltaTableBuilder:
-        """The same; a table of that name that is there already is left as it is."""
+        """The same; an existing table of that name stays as it is."""
         return cls._builder(sparkSession, catalog, "create if missing")
 
     @classmethod
     def replace(
         cls, sparkSession: SparkSession | None = None, *, catalog: str | Lake | None = None
     ) -> DeltaTableBuilder:
-        """Put a table together that takes the place of one that is there; its history stays."""
+        """A builder of a table that replaces an existing one, whose history stays."""
         return cls._builder(sparkSession, catalog, "replace")
 
     @classmethod
     def createOrReplace(
         cls, sparkSession: SparkSession | None = None, *, catalog: str | Lake | None = None
     ) -> DeltaTableBuilder:
-        """The same; where there is no such table, it is created."""
+        """The same; a table that does not exist is created."""
         return cls._builder(sparkSession, catalog, "create or replace")
 
     @classmethod
     def _builder(
-        cls, given: SparkSession | None, catalog: str | Lake | None, how: How
+        cls, session: SparkSession | None, catalog: str | Lake | None, how: How
     ) -> DeltaTableBuilder:
-        spark = _active() if given is None else given
+        spark = _active() if session is None else session
         lake = lake_of(spark, catalog)
         return DeltaTableBuilder(spark, lake, lambda table: cls(spark, lake, table), how=how)
 
@@ -184,24 +182,32 @@ class DeltaTable:
         catalog: str | Lake | None = None,
         name: str | None = None,
     ) -> DeltaTable:
-        """Make a table of Parquet files where they lie: "parquet.`path`".
+        """Convert a folder of Parquet files, "parquet.`path`", to a table.
 
-        Partition columns come with their types, as "day date, n int" or as a StructType. The table
-        is called like the last part of the path, unless a name is given.
+        Partition columns have types, as "day date, n int" or as a StructType. The name of the table
+        is by default the last part of the path.
         """
         require_text("identifier", identifier)
         lake = lake_of(sparkSession, catalog)
-        given: Any = partitionSchema
-        if isinstance(given, str):
-            given = _parsed_ddl(require_text("partitionSchema", given))
-        zone = session_zone(sparkSession)
-        path = _parquet_path(identifier)
+        partitions: Any = partitionSchema
+        if isinstance(partitions, str):
+            text = require_text("partitionSchema", partitions)
+            what = f"{text!r} is no list of partition columns"
+            fix = "Write each with its type, e.g. 'day date, n int'"
+            partitions = parse_ddl(StructType, text, what, fix)
+        path = _quoted_path("parquet", identifier)
+        if path is None:
+            raise InvalidArgumentError(
+                f"{identifier!r} names no Parquet files",
+                fix="Write parquet.`path`, with the path of their folder",
+            )
         properties = default_properties(sparkSession)
-        # Files that are there already know nothing of it.
+        # Existing files have no column ids.
         properties.pop("delta.columnMapping.mode", None)
+        zone = session_zone(sparkSession) or UTC
         with analysis_errors():
             table = lake.convert_table(
-                path, name, partition_schema=given, properties=properties, zone=zone or UTC
+                path, name, partition_schema=partitions, properties=properties, zone=zone
             )
         return cls(sparkSession, lake, table)
 
@@ -215,11 +221,11 @@ class DeltaTable:
         *,
         metadata: bool = False,
     ) -> DataFrame:
-        """The rows now, at a version, or as they were at a time; those for a condition only.
+        """The rows now, at a version or at a timestamp; with `where`, those for a condition.
 
-        Text without a time zone is in that of the session, here and wherever a time is given.
-        With `metadata` Spark's `_metadata` columns can be selected in any case; without it they are
-        not there where some files have deletion vectors, and others have none.
+        - A timestamp as text without a time zone is in that of the session, in all methods.
+        - With `metadata`, Spark's column `_metadata` can always be selected; without it, not if
+          only a part of the files has deletion vectors.
         """
         require_flag("metadata", metadata)
         optional_text("where", where)
@@ -262,7 +268,7 @@ class DeltaTable:
         return self._spark.createDataFrame(rows, _HISTORY)
 
     def detail(self) -> DataFrame:
-        """What is known of the table now, in one row."""
+        """The metadata of the table in one row."""
         snapshot = self._table.snapshot()
         metadata, protocol = snapshot.metadata, snapshot.protocol
         created = metadata.created_time
@@ -289,7 +295,7 @@ class DeltaTable:
     # --- changing rows -----------------------------------------------------------------------
 
     def delete(self, condition: str | Column | None = None) -> DataFrame:
-        """Delete the rows for which a condition is true, or all; how many."""
+        """Delete the rows for which a condition is true, or all; return their number."""
         if condition is not None:
             check_condition(condition)
         done = delete(self._spark, self._table, condition, alias=self._alias)
@@ -300,9 +306,9 @@ class DeltaTable:
         condition: str | Column | None = None,
         set: Mapping[str, str | Column] | None = None,  # noqa: A002 - Delta's name
     ) -> DataFrame:
-        """Set columns of the rows for which a condition is true, or of all; how many."""
+        """Set columns of the rows for which a condition is true, or of all; return their number."""
         if condition is not None and set is not None:
-            # Where `set` is missing, that is what is wrong: columns stand in its place.
+            # Without `set`, the error is that: its columns were passed as the condition.
             check_condition(condition)
         values = check_assignments("set", set)
         done = update(self._spark, self._table, condition, values, alias=self._alias)
@@ -312,16 +318,16 @@ class DeltaTable:
         """Merge rows of a source; add clauses, then `execute()`."""
         return DeltaMergeBuilder(self._spark, self._table, source, condition, self._alias)
 
-    # --- keeping it in order -----------------------------------------------------------------
+    # --- maintenance -------------------------------------------------------------------------
 
     def optimize(self) -> DeltaOptimizeBuilder:
-        """Large files of small ones: `executeCompaction()`, or `executeZOrderBy("id")`."""
+        """A builder of an OPTIMIZE: `executeCompaction()`, or `executeZOrderBy("id")`."""
         return DeltaOptimizeBuilder(self._spark, self._table)
 
     def vacuum(self, retentionHours: float | None = None) -> DataFrame:
-        """Delete files that no version within the retention needs; an empty frame, as in Delta.
+        """Delete files that no version within the retention needs; return an empty frame.
 
-        Less than the table's retention is refused unless the session sets
+        A retention below that of the table is refused unless the session sets
         `spark.databricks.delta.retentionDurationCheck.enabled` to false.
         """
         if retentionHours is not None:
@@ -334,15 +340,14 @@ class DeltaTable:
             )
         except ConfigurationError as error:
             raise type(error)(error.what, why=error.why, fix=as_spark(error.fix)) from None
-        from pyspark.sql.types import StructType as SparkStruct
 
         return self._spark.createDataFrame([], SparkStruct([]))
 
     def generate(self, mode: str) -> None:
-        """Write manifests of the table's files, for readers that know no Delta log.
+        """Write manifests of the table's files, for readers without support of Delta.
 
         The mode is `symlink_format_manifest`: a file for each partition below the folder
-        `_symlink_format_manifest` of the table, for Presto, Athena and Hive. It is right until the
+        `_symlink_format_manifest` of the table, for Presto, Athena and Hive. It is valid until the
         next commit; tables with deletion vectors or column mapping are refused.
         """
         known = FOLDER.removeprefix("_")
@@ -353,13 +358,13 @@ class DeltaTable:
         self._table.symlink_manifests()
 
     def restoreToVersion(self, version: int) -> DataFrame:
-        """Commit a version that is what the table was at an earlier one."""
+        """Restore the table to an earlier version, as a new commit."""
         require_whole("version", version)
         with analysis_errors():
             return self._restored(self._table.restore(version=version))
 
     def restoreToTimestamp(self, timestamp: datetime | str) -> DataFrame:
-        """Commit a version that is what the table was at a time."""
+        """Restore the table to its state at a timestamp, as a new commit."""
         with analysis_errors():
             return self._restored(self._table.restore(timestamp=self._moment(timestamp)))
 
@@ -374,9 +379,9 @@ class DeltaTable:
         *,
         name: str | None = None,
     ) -> DeltaTable:
-        """Make a shallow clone of the table at the location `target`.
+        """Create a shallow clone of the table at the location `target`.
 
-        Its name is the last part of the location, unless it is given.
+        Its name is by default the last part of the location.
         """
         return self._clone(target, isShallow, replace=replace, properties=properties, name=name)
 
@@ -390,7 +395,7 @@ class DeltaTable:
         *,
         name: str | None = None,
     ) -> DeltaTable:
-        """Make a shallow clone of a version."""
+        """Create a shallow clone of a version."""
         require_whole("version", version)
         return self._clone(
             target, isShallow, version=version, replace=replace, properties=properties, name=name
@@ -406,7 +411,7 @@ class DeltaTable:
         *,
         name: str | None = None,
     ) -> DeltaTable:
-        """Make a shallow clone of the table as it was at a time."""
+        """Create a shallow clone of the table at a timestamp."""
         return self._clone(
             target,
             isShallow,
@@ -424,11 +429,11 @@ class DeltaTable:
                 fix="Pass isShallow=True; for a copy of the rows create a table, and append toDF()",
             )
         with analysis_errors():
-            made = self._lake.clone_table(self._table.name, target, **options)
-        return DeltaTable(self._spark, self._lake, made)
+            table = self._lake.clone_table(self._table.name, target, **options)
+        return DeltaTable(self._spark, self._lake, table)
 
-    def _moment(self, given: datetime | str) -> datetime:
-        return moment(given, session_zone(self._spark))
+    def _moment(self, timestamp: datetime | str) -> datetime:
+        return moment(timestamp, session_zone(self._spark))
 
     def _restored(self, done: Restore) -> DataFrame:
         row = (
@@ -451,7 +456,7 @@ class DeltaTable:
         self._table.upgrade_protocol(require_text("featureName", featureName))
 
     def dropFeatureSupport(self, featureName: str, truncateHistory: bool | None = None) -> None:  # noqa: FBT001
-        """Take a table feature out of the protocol that nothing of the table uses."""
+        """Remove a table feature that the table does not use from the protocol."""
         require_text("featureName", featureName)
         if truncateHistory is not None and require_flag("truncateHistory", truncateHistory):
             raise UnsupportedFeatureError(
@@ -462,10 +467,10 @@ class DeltaTable:
         self._table.drop_feature(featureName)
 
     def upgradeTableProtocol(self, readerVersion: int, writerVersion: int) -> None:
-        """Raise the protocol to versions; one that is as high already stays.
+        """Raise the protocol to these versions; a version that is as high stays.
 
-        Versions up to 2 and 6 stand for features, which the table gets. Reader version 3 and writer
-        version 7 stand for none, as in Delta: features are added by `addFeatureSupport`.
+        Versions up to 2 and 6 stand for features, which are added. Reader version 3 and writer
+        version 7 stand for none, as in Delta: `addFeatureSupport` adds features.
         """
         protocol = self._table.snapshot().protocol
         wanted = legacy_features(
@@ -478,7 +483,7 @@ class DeltaTable:
     def _affected(self, committed: Committed | None, metric: str) -> DataFrame:
         rows = 0
         if committed is not None:
-            # Not the newest one: others commit too.
+            # Not the newest commit: another writer may have committed since.
             at = to_datetime(committed.timestamp)
             info = self._table.history(1, since=at, until=at)[0].commit_info
             metrics = (info and info.operation_metrics) or {}
@@ -493,48 +498,22 @@ def _protocol_version(name: str, value: int, most: int) -> int:
 
 
 def _active() -> SparkSession:
-    from pyspark.sql import SparkSession
-
-    found = SparkSession.getActiveSession()
-    if found is None:
+    session = SparkSession.getActiveSession()
+    if session is None:
         raise ConfigurationError(
             "There is no active session of Spark", fix="Pass one, or create one before"
         )
-    return found
+    return session
 
 
-def _identified(name: str) -> str:
-    """A name or location; "delta.`path`" is what Spark calls a table by its location."""
+def _identifier(name: str) -> str:
+    """A name or location; Spark writes a table by its location as "delta.`path`"."""
     return _quoted_path("delta", name) or name
 
 
 def _quoted_path(kind: str, identifier: str) -> str | None:
-    found = re.fullmatch(rf"\s*{kind}\s*\.\s*`((?:[^`]|``)+)`\s*", identifier, re.IGNORECASE)
-    return None if found is None else found[1].replace("``", "`")
-
-
-def _parquet_path(identifier: str) -> str:
-    found = _quoted_path("parquet", identifier)
-    if found is None:
-        raise InvalidArgumentError(
-            f"{identifier!r} names no Parquet files",
-            fix="Write parquet.`path`, with the path of their folder",
-        )
-    return found
-
-
-def _parsed_ddl(text: str) -> Any:
-    from pyspark.errors import ParseException
-    from pyspark.sql.types import StructType
-
-    try:
-        return StructType.fromDDL(text)
-    except ParseException as error:
-        raise SparkParseError(
-            f"{text!r} is no list of partition columns",
-            why=str(error).strip().partition("\n")[0],
-            fix="Write each with its type, e.g. 'day date, n int'",
-        ) from None
+    match = re.fullmatch(rf"\s*{kind}\s*\.\s*`((?:[^`]|``)+)`\s*", identifier, re.IGNORECASE)
+    return None if match is None else match[1].replace("``", "`")
 
 
 def _texts(values: Mapping[str, Any] | None) -> dict[str, str] | None:

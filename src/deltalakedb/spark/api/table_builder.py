@@ -1,50 +1,52 @@
-"""New tables as they are put together, as in `delta.tables.DeltaTableBuilder`."""
+"""The builder of a new table, as in `delta.tables.DeltaTableBuilder`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql.types import DataType, StructField, StructType
+
 from deltalakedb.actions.arrow import schema_from_any
 from deltalakedb.arguments import optional_text, refuse, require_flag, require_kind, require_text
 from deltalakedb.errors import ConfigurationError, TableNotFoundError
-from deltalakedb.spark.api.arguments import column_names
-from deltalakedb.spark.api.errors import SparkParseError, analysis_errors
+from deltalakedb.importing.import_table import default_name
+from deltalakedb.lake import Lake
+from deltalakedb.spark.api.arguments import column_names, parse_ddl
+from deltalakedb.spark.api.errors import analysis_errors
 from deltalakedb.spark.api.session import default_properties
-from deltalakedb.spark.dml.generated import EXPRESSION
+from deltalakedb.spark.io.generated import EXPRESSION
 from deltalakedb.spark.io.scan import spark_types
 from deltalakedb.spark.io.spark_internals import analyzed_plan, is_connect
+from deltalakedb.storage import normalise_location
 from deltalakedb.store.table_lookup import table_exists
+from deltalakedb.table import Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.types import DataType, StructField, StructType
-
-    from deltalakedb.lake import Lake
     from deltalakedb.spark.api.table import DeltaTable
-    from deltalakedb.table import Table
 
 
 How: TypeAlias = Literal["create", "create if missing", "replace", "create or replace"]
-"""What becomes of a table that is there already, or is not."""
+"""Whether to create or replace a table, depending on whether it exists."""
 
 
 class DeltaTableBuilder:
-    """A table to be created or replaced; `execute()` does it, in one version."""
+    """The builder of a table; `execute()` creates or replaces it, in one commit."""
 
     def __init__(
         self,
         spark: SparkSession,
         lake: Lake,
-        made: Callable[[Table], DeltaTable],
+        result: Callable[[Table], DeltaTable],
         *,
         how: How,
     ) -> None:
-        from pyspark.sql.types import StructType
-
         self._spark = spark
         self._lake = lake
-        self._made = made
+        self._result = result
         self._how = how
         self._name: str | None = None
         self._location: str | None = None
@@ -55,17 +57,17 @@ class DeltaTableBuilder:
         self._properties: dict[str, str] = {}
 
     def tableName(self, identifier: str) -> DeltaTableBuilder:
-        """Its name in the catalog."""
+        """Set the name in the catalog."""
         self._name = require_text("identifier", identifier)
         return self
 
     def location(self, location: str) -> DeltaTableBuilder:
-        """Where its files will lie."""
+        """Set the location of the files."""
         self._location = require_text("location", location)
         return self
 
     def comment(self, comment: str) -> DeltaTableBuilder:
-        """What it is about."""
+        """Set the description."""
         require_kind("comment", comment, str, "a string")
         self._comment = comment
         return self
@@ -79,9 +81,9 @@ class DeltaTableBuilder:
         generatedByDefaultAs: Any = None,
         comment: str | None = None,
     ) -> DeltaTableBuilder:
-        """A column; `generatedAlwaysAs` is an expression of others that its values follow from.
+        """Add a column; `generatedAlwaysAs` is an expression of others that computes its values.
 
-        Identity columns, which Delta takes in the same places, are refused.
+        Identity columns, which Delta takes in the same arguments, are refused.
         """
         require_text("colName", colName)
         require_flag("nullable", nullable)
@@ -103,33 +105,33 @@ class DeltaTableBuilder:
         return self
 
     def addColumns(self, cols: StructType | Iterable[StructField]) -> DeltaTableBuilder:
-        """Columns as some schema has them."""
+        """Add the columns of a schema."""
         for field in _fields(cols):
             self._schema = self._schema.add(field)
         return self
 
     def partitionedBy(self, *cols: str | list[str] | tuple[str, ...]) -> DeltaTableBuilder:
-        """Its partition columns."""
+        """Set the partition columns."""
         self._partitions = column_names("cols", cols)
         return self
 
     def clusterBy(self, *cols: str | list[str] | tuple[str, ...]) -> DeltaTableBuilder:
-        """Its clustering columns."""
+        """Set the clustering columns."""
         self._clusters = column_names("cols", cols)
         return self
 
     def property(self, key: str, value: str) -> DeltaTableBuilder:
-        """A table property."""
+        """Set a table property."""
         require_kind("value", value, str, "a string")
         self._properties[require_text("key", key)] = value
         return self
 
     @analysis_errors()
     def execute(self) -> DeltaTable:
-        """Create or replace it."""
-        there = self._there()
-        if there is not None and self._how == "create if missing":
-            return self._made(there)
+        """Create or replace the table."""
+        table = self._existing()
+        if table is not None and self._how == "create if missing":
+            return self._result(table)
         self._check_generated()
         parts: dict[str, Any] = {
             "schema": self._schema,
@@ -138,53 +140,43 @@ class DeltaTableBuilder:
             "properties": {**default_properties(self._spark), **self._properties},
             "description": self._comment,
         }
-        if there is not None and self._how == "create":
-            raise table_exists(self._named(), "", there.name, there.location)
-        if there is not None:
-            there.replace(**parts, operation=f"{self._how.upper()} TABLE")
-            return self._made(there)
+        if table is not None and self._how == "create":
+            raise table_exists(self._table_name(), "", table.name, table.location)
+        if table is not None:
+            table.replace(**parts, operation=f"{self._how.upper()} TABLE")
+            return self._result(table)
         if self._how == "replace":
             raise TableNotFoundError(
-                f"There is no table {self._named()!r} to replace",
+                f"There is no table {self._table_name()!r} to replace",
                 fix="Use createOrReplace, or create",
             )
         if self._location is None:
-            raise ConfigurationError(
-                "It is not said where the table will lie", fix="Add .location('…')"
-            )
-        return self._made(self._lake.create_table(self._named(), location=self._location, **parts))
+            raise ConfigurationError("The table has no location", fix="Add .location('…')")
+        name, location = self._table_name(), self._location
+        return self._result(self._lake.create_table(name, location=location, **parts))
 
-    def _named(self) -> str:
-        from deltalakedb.importing.import_table import default_name
-        from deltalakedb.storage import normalise_location
-
+    def _table_name(self) -> str:
         if self._name is None and self._location is None:
             raise ConfigurationError("The table has no name", fix="Add .tableName('sales.orders')")
         return self._name or default_name(normalise_location(self._location or ""))
 
-    def _there(self) -> Table | None:
-        """The table of that name, if it lies where it was said to."""
-        from deltalakedb.storage import normalise_location
-
+    def _existing(self) -> Table | None:
+        """The table of that name; refuse to replace one at another location."""
         try:
-            found = self._lake.table(self._named())
+            table = self._lake.table(self._table_name())
         except TableNotFoundError:
             return None
-        if self._location is not None and normalise_location(self._location) != found.location:
-            if self._how in ("create", "create if missing"):
-                return found
+        moves = self._location is not None and normalise_location(self._location) != table.location
+        if moves and self._how in ("replace", "create or replace"):
             raise ConfigurationError(
-                f"Table {found.name!r} lies at {found.location}, and not at {self._location}",
+                f"The location of table {table.name!r} is {table.location}, and not "
+                f"{self._location}",
                 fix="Leave the location out, or choose another name",
             )
-        return found
+        return table
 
     def _check_generated(self) -> None:
-        """Expressions are resolved by Spark once, before rows depend on them."""
-        from pyspark.errors import PySparkException
-        from pyspark.sql import functions as F  # noqa: N812 - its usual name
-        from pyspark.sql.types import StructType
-
+        """Let Spark resolve the expressions of generated columns before there are rows."""
         types = spark_types(schema_from_any(self._schema))
         plain = StructType()
         for field in self._schema.fields:
@@ -196,11 +188,11 @@ class DeltaTableBuilder:
                 continue
             text = field.metadata[EXPRESSION]
             try:
-                made = empty.withColumn(field.name, F.expr(text).cast(types[field.name]))
-                _ = made.schema
-                if is_connect(made) or analyzed_plan(made).deterministic():
+                frame = empty.withColumn(field.name, F.expr(text).cast(types[field.name]))
+                _ = frame.schema
+                if is_connect(frame) or analyzed_plan(frame).deterministic():
                     continue
-                why = "It gives another value each time"
+                why = "It has another value each time"
             except PySparkException as error:
                 why = str(error).strip().partition("\n")[0]
             raise ConfigurationError(
@@ -210,27 +202,18 @@ class DeltaTableBuilder:
             )
 
 
-def _type_of(column: str, given: object) -> DataType:
+def _type_of(column: str, value: object) -> DataType:
     """A type of Spark, or one as SQL writes it, e.g. "INT" or "struct<a: bigint>"."""
-    from pyspark.errors import ParseException
-    from pyspark.sql.types import DataType
-
-    if isinstance(given, DataType):
-        return given
-    text = require_text("dataType", given, fix="Pass a type, e.g. 'bigint' or LongType()")
-    try:
-        return DataType.fromDDL(text)
-    except ParseException as error:
-        raise SparkParseError(
-            f"Column {column!r} cannot be of the type {text!r}",
-            why=str(error).strip().partition("\n")[0],
-            fix="Write a type of SQL, e.g. 'bigint' or 'struct<a: int>'",
-        ) from None
+    if isinstance(value, DataType):
+        return value
+    text = require_text("dataType", value, fix="Pass a type, e.g. 'bigint' or LongType()")
+    what = f"Column {column!r} cannot be of the type {text!r}"
+    fix = "Write a type of SQL, e.g. 'bigint' or 'struct<a: int>'"
+    parsed: DataType = parse_ddl(DataType, text, what, fix)
+    return parsed
 
 
 def _fields(cols: object) -> list[StructField]:
-    from pyspark.sql.types import StructField, StructType
-
     fields = cols.fields if isinstance(cols, StructType) else cols
     if not isinstance(fields, Iterable) or isinstance(fields, (str, bytes)):
         refuse("cols", cols, "a StructType or a list of StructFields")
@@ -241,7 +224,7 @@ def _fields(cols: object) -> list[StructField]:
 
 
 def _check_generator(name: str, value: object, *, or_text: bool = False) -> None:
-    """An expression, or what Delta's IdentityGenerator has; its class may not be installed."""
+    """Refuse a value that is no expression and no IdentityGenerator of Delta, by its attributes."""
     if value is None or (or_text and isinstance(value, str) and value.strip()):
         return
     if not hasattr(value, "start") or not hasattr(value, "step"):

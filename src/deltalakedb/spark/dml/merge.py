@@ -1,29 +1,30 @@
-"""MERGE: rows of a source change, delete and add rows of a table, in one version.
+"""MERGE: rows of a source change, delete and add rows of a table, in one commit.
 
-How it is done:
+1. The source is materialised, so that it has the same rows each time it is read.
+2. The files that can have matching rows are joined with it, once. The result are pairs of
+   positions: a row of a file, a row of the source, and the number of a clause.
+3. The files with rows that change are read a second time, and rewritten with the changes (or only
+   the changed rows are written, if the table has deletion vectors). Rows of the source that match
+   nothing are inserted.
 
-1. The source is materialised, so that it is the same each time it is looked at.
-2. The files that may have matching rows are joined with it, once. What is kept of that are pairs
-   of positions: which row of which file, which row of the source, and which clause it is.
-3. The files that have rows which change are read a second time, and written anew with their rows
-   changed (or only the changed rows, where the table has deletion vectors). Rows of the source
-   that matched nothing are inserted.
-
-A condition is evaluated once for each pair of rows, and never again.
+A condition is evaluated once for each pair of rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from deltalakedb.actions.jsonvalue import dumps
 from deltalakedb.conditions.partition_tests import partitions_read
 from deltalakedb.conditions.predicate import Constant, Opaque, Predicate, conjunction
 from deltalakedb.errors import AmbiguousMergeError
-from deltalakedb.operations.append import live_rows
+from deltalakedb.operations.append import all_live_rows
 from deltalakedb.spark.dml.changes import (
     Emitted,
     RowChange,
@@ -33,102 +34,61 @@ from deltalakedb.spark.dml.changes import (
 )
 from deltalakedb.spark.dml.conditions import as_column, holds
 from deltalakedb.spark.dml.merge_plan import read_condition, small, source_bounds
-from deltalakedb.spark.dml.merge_resolution import Clause, Kind, MergeResolution, check_clauses
+from deltalakedb.spark.dml.merge_resolution import Clause, Kind, Merge, MergeResolution
 from deltalakedb.spark.io.scan import FILE, ROW, planned, quoted
 from deltalakedb.spark.io.spark_internals import release_checkpoint
+from deltalakedb.table import Table
 from deltalakedb.transaction.attempt import ReadSet
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-    from deltalakedb.table import Table
-    from deltalakedb.transaction.commit import Committed
+from deltalakedb.transaction.commit import Committed
 
 _SOURCE_ROW: Final = "__deltalakedb_source_row"
 _CLAUSE: Final = "__deltalakedb_clause"
 _AT_FILE: Final = "__deltalakedb_at_file"
 _AT_ROW: Final = "__deltalakedb_at_row"
 _WHEN: Final = "__deltalakedb_when_"
+_PARTNER: Final = "__deltalakedb_partner"
 _NO_CLAUSE: Final = -1
 
 
 def merge(
-    spark: SparkSession,
-    table: Table,
-    source: DataFrame,
-    *,
-    condition: Any,
-    clauses: Sequence[Clause],
-    alias: str | None = None,
-    evolve: bool = False,
+    spark: SparkSession, table: Table, request: Merge
 ) -> tuple[Committed | None, dict[str, int]]:
-    """Merge a source into a table; the commit, if anything changed, and counts of rows."""
-    check_clauses(clauses)
-    made = _Merge(
-        spark, table, source, condition=condition, clauses=clauses, alias=alias, evolve=evolve
-    )
-    return made.run()
+    """Merge a source into a table; the commit, if anything changed, and the metrics."""
+    request.check()
+    run = _Run(spark, table, request)
+    try:
+        return run.merge()
+    finally:
+        run.release()
 
 
-class _Merge:
-    """One MERGE."""
+class _Run:
+    """The run of one MERGE."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        table: Table,
-        source: DataFrame,
-        *,
-        condition: Any,
-        clauses: Sequence[Clause],
-        alias: str | None,
-        evolve: bool,
-    ) -> None:
+    def __init__(self, spark: SparkSession, table: Table, request: Merge) -> None:
         self._spark = spark
         self._change = RowChange(spark, table)
-        self._clauses = clauses
-        self._changing = [c for c in clauses if c.kind != "not matched"]
-        self._inserting = [c for c in clauses if c.kind == "not matched"]
-        self._by_source = any(c.kind == "not matched by source" for c in clauses)
-        self._condition = condition
-        self._given_source = source
-        self._kept: list[DataFrame] = []
-        self._resolution = MergeResolution(
-            spark,
-            self._change,
-            source,
-            condition=condition,
-            clauses=clauses,
-            alias=alias,
-            evolve=evolve,
-        )
+        self._request = request
+        self._clauses = request.clauses
+        self._changing = [c for c in request.clauses if c.kind != "not matched"]
+        self._inserting = [c for c in request.clauses if c.kind == "not matched"]
+        self._by_source = any(c.kind == "not matched by source" for c in request.clauses)
+        self._checkpoints: list[DataFrame] = []
+        self._resolution = MergeResolution(spark, self._change, request)
 
-    def run(self) -> tuple[Committed | None, dict[str, int]]:
-        """Find, write, commit."""
-        try:
-            return self._run()
-        finally:
-            for frame in self._kept:
-                release_checkpoint(frame)
-
-    def _run(self) -> tuple[Committed | None, dict[str, int]]:
-        from pyspark.sql import functions as F  # noqa: N812 - its usual name
-
-        numbered = self._given_source.withColumn(_SOURCE_ROW, F.monotonically_increasing_id())
-        kept = self._keep(numbered)
-        source_rows = kept.count()
-        self._source = small(kept, source_rows).alias(self._resolution.source)
+    def merge(self) -> tuple[Committed | None, dict[str, int]]:
+        """Find the rows that change, write them, commit."""
+        numbered = self._request.source.withColumn(_SOURCE_ROW, F.monotonically_increasing_id())
+        rows = self._checkpoint(numbered)
+        source_rows = rows.count()
+        self._source = small(rows, source_rows).alias(self._resolution.source)
         predicate = self._predicate()
         files = self._change.find(predicate)
         pairs = self._pairs(files)
         decided, counts, touched = self._decided(files, pairs)
-        metrics = dict(counts)
-        metrics["numSourceRows"] = source_rows
-        try:
-            self._write(pairs, decided, touched, metrics)
-        except BaseException:
-            self._change.undo()
-            raise
+        with self._change.undo_on_error():
+            copied = self._write(pairs, decided, touched)
+            metrics = {"numSourceRows": source_rows, **self._metrics(counts, copied, pairs)}
         test = partitions_read(predicate, self._change.metadata)
         read = ReadSet(partitions=test, files=frozenset(files["path"].to_pylist()))
         committed = self._change.commit(
@@ -136,13 +96,18 @@ class _Merge:
         )
         return committed, metrics
 
-    def _keep(self, frame: DataFrame) -> DataFrame:
-        """The rows as they are now, held by the executors until the MERGE is done."""
-        kept = frame.localCheckpoint()
-        self._kept.append(kept)
-        return kept
+    def release(self) -> None:
+        """Delete the checkpoints on the executors."""
+        for frame in self._checkpoints:
+            release_checkpoint(frame)
 
-    # --- finding ----------------------------------------------------------------------------
+    def _checkpoint(self, frame: DataFrame) -> DataFrame:
+        """The rows as they are now, stored by the executors until the MERGE is done."""
+        stored = frame.localCheckpoint()
+        self._checkpoints.append(stored)
+        return stored
+
+    # --- the rows that change ---------------------------------------------------------------
 
     def _predicate(self) -> Predicate:
         change = self._change
@@ -154,44 +119,43 @@ class _Merge:
             old.schema,
             target=self._resolution.target,
             source=self._resolution.source,
-            source_columns=self._given_source.columns,
+            source_columns=self._request.source.columns,
         )
         known = list(parts.target)
         if parts.keys and change.snapshot.num_files > 1:
             known += source_bounds(
                 self._source, parts.keys, old.schema, list(old.partition_columns)
             )
-        found = [planned(self._spark, old, part) for part in known]
-        return conjunction([*found, Opaque("the rest of the condition")])
+        translated = [planned(self._spark, old, part) for part in known]
+        return conjunction([*translated, Opaque("the rest of the condition")])
 
     def _pairs(self, files: Any) -> DataFrame:
-        """Which row of the table, which row of the source, and which clause; what has none too."""
-        from pyspark.sql import functions as F  # noqa: N812
-
+        """A row of the table, a row of the source, and the number of a clause, if one applies."""
         how = "left" if self._by_source else "inner"
-        target = self._resolution.widened(self._change.rows(files)).alias(self._resolution.target)
         conditions = {i: self._clauses[i].condition for i in self._resolution.apart}
-        target = target.withColumns(
-            {f"{_WHEN}{i}": holds(given) for i, given in conditions.items() if given is not None}
+        target = self._target_rows(files).withColumns(
+            {f"{_WHEN}{i}": holds(when) for i, when in conditions.items() if when is not None}
         )
-        joined = target.join(self._source, as_column(self._condition), how)
+        joined = target.join(self._source, as_column(self._request.condition), how)
         matched = F.col(_SOURCE_ROW).isNotNull()
         clause = self._clause_number(matched)
-        found = joined.select(
+        pairs = joined.select(
             F.col(FILE).alias(_AT_FILE),
             F.col(ROW).alias(_AT_ROW),
             F.col(_SOURCE_ROW),
             clause.alias(_CLAUSE),
         )
-        # Rows that nothing happens to are of no use, unless their partner is to be inserted.
-        kept = F.col(_CLAUSE) != _NO_CLAUSE
+        # Pairs without a clause are needed only to know which rows of the source have a match.
+        needed = F.col(_CLAUSE) != _NO_CLAUSE
         if self._inserting:
-            kept = kept | F.col(_SOURCE_ROW).isNotNull()
-        return self._keep(found.where(kept))
+            needed = needed | F.col(_SOURCE_ROW).isNotNull()
+        return self._checkpoint(pairs.where(needed))
+
+    def _target_rows(self, files: Any) -> DataFrame:
+        rows = self._resolution.widened(self._change.rows(files))
+        return rows.alias(self._resolution.target)
 
     def _clause_number(self, matched: Column) -> Column:
-        from pyspark.sql import functions as F  # noqa: N812
-
         number: Column | None = None
         for i, clause in enumerate(self._clauses):
             if clause.kind == "not matched":
@@ -206,13 +170,11 @@ class _Merge:
     def _decided(
         self, files: Any, pairs: DataFrame
     ) -> tuple[DataFrame | None, dict[str, int], Touched]:
-        """One clause for each row of the table that changes, with the row of the source."""
-        from pyspark.sql import functions as F  # noqa: N812
-
+        """The clause and the row of the source for each row of the table that changes."""
         change = self._change
         if not self._changing:
             return None, {}, change.touched(files, {})
-        decided = self._keep(
+        decided = self._checkpoint(
             pairs.where(F.col(_CLAUSE) != _NO_CLAUSE)
             .groupBy(_AT_FILE, _AT_ROW)
             .agg(
@@ -229,7 +191,7 @@ class _Merge:
         if any(row.partners > 1 for row in counted) and not self._only_deletes():
             raise AmbiguousMergeError(
                 f"Several rows of the source match one row of table {change.table.name!r}",
-                why="Which of them it should take its values from is not said",
+                why="It could take its values from each of them",
                 fix="Make the rows of the source unique for the condition, e.g. by "
                 "dropDuplicates, or narrow the condition of the clause",
             )
@@ -242,19 +204,14 @@ class _Merge:
         return decided, counts, change.touched(files, by_file)
 
     def _only_deletes(self) -> bool:
-        """Whether it makes no difference which row of the source it is."""
+        """Whether every row of the source has the same effect on a row that it matches."""
         matched = [clause for clause in self._clauses if clause.kind == "matched"]
         return len(matched) == 1 and matched[0].act == "delete" and matched[0].condition is None
 
     # --- writing ----------------------------------------------------------------------------
 
-    def _write(
-        self,
-        pairs: DataFrame,
-        decided: DataFrame | None,
-        touched: Touched,
-        metrics: dict[str, int],
-    ) -> None:
+    def _write(self, pairs: DataFrame, decided: DataFrame | None, touched: Touched) -> int | None:
+        """Write all rows; return the number of rows that are copied, if it is known."""
         change = self._change
         copied: int | None = 0
         parts: list[tuple[DataFrame, Sequence[Emitted]]] = []
@@ -265,70 +222,63 @@ class _Merge:
                 change.mark(touched, change.positions(positions))
             else:
                 change.remove(touched.rows)
-                counts = [live_rows(row) for row in touched.rows]
-                known = [count for count in counts if count is not None]
-                copied = sum(known) - touched.changed if len(known) == len(counts) else None
-            if not marking or change.change_data or self._updates():
+                live = all_live_rows(touched.rows)
+                copied = None if live is None else live - touched.changed
+            updates = any(clause.act == "update" for clause in self._changing)
+            if not marking or change.change_data or updates:
                 changed = self._changed(decided, touched, marking=marking)
                 apart = self._changed_apart(decided, touched)
-                parts += [one for one in (changed, apart) if any(made.rows for made in one[1])]
+                parts += [one for one in (changed, apart) if any(result.rows for result in one[1])]
         if self._inserting:
             parts.append(self._inserted(pairs))
         if parts:
             change.write_all(parts)
-        output = written_rows(change.parts.adds)
-        updated = sum(metrics.get(name, 0) for name in ("matched updated", "source updated"))
-        deleted = sum(metrics.get(name, 0) for name in ("matched deleted", "source deleted"))
-        if copied is None:
-            # Files without statistics do not tell how many rows they had.
-            copied = output - updated - self._count_inserted(pairs)
-        found = dict(metrics)
-        metrics.clear()
-        metrics.update(
-            {
-                "numSourceRows": found["numSourceRows"],
-                "numTargetRowsInserted": output - copied - updated,
-                "numTargetRowsUpdated": updated,
-                "numTargetRowsDeleted": deleted,
-                "numTargetRowsMatchedUpdated": found.get("matched updated", 0),
-                "numTargetRowsMatchedDeleted": found.get("matched deleted", 0),
-                "numTargetRowsNotMatchedBySourceUpdated": found.get("source updated", 0),
-                "numTargetRowsNotMatchedBySourceDeleted": found.get("source deleted", 0),
-                "numTargetRowsCopied": copied,
-                "numOutputRows": output,
-                "numTargetFilesAdded": len(change.parts.adds),
-                "numTargetFilesRemoved": len(change.parts.removes) - len(change.parts.marked),
-                "numTargetChangeFilesAdded": len(change.parts.changes),
-            }
-        )
+        return copied
 
-    def _updates(self) -> bool:
-        return any(clause.act == "update" for clause in self._changing)
+    def _metrics(
+        self, counts: Mapping[str, int], copied: int | None, pairs: DataFrame
+    ) -> dict[str, int]:
+        change = self._change
+        output = written_rows(change.adds)
+        updated = counts.get("matched updated", 0) + counts.get("source updated", 0)
+        if copied is None:
+            # Files without statistics: their number of rows is not known.
+            copied = output - updated - self._count_inserted(pairs)
+        return {
+            "numTargetRowsInserted": output - copied - updated,
+            "numTargetRowsUpdated": updated,
+            "numTargetRowsDeleted": counts.get("matched deleted", 0)
+            + counts.get("source deleted", 0),
+            "numTargetRowsMatchedUpdated": counts.get("matched updated", 0),
+            "numTargetRowsMatchedDeleted": counts.get("matched deleted", 0),
+            "numTargetRowsNotMatchedBySourceUpdated": counts.get("source updated", 0),
+            "numTargetRowsNotMatchedBySourceDeleted": counts.get("source deleted", 0),
+            "numTargetRowsCopied": copied,
+            "numOutputRows": output,
+            "numTargetFilesAdded": len(change.adds),
+            "numTargetFilesRemoved": len(change.removes) - len(change.marked),
+            "numTargetChangeFilesAdded": len(change.changes),
+        }
 
     def _changed(
         self, decided: DataFrame, touched: Touched, *, marking: bool
     ) -> tuple[DataFrame, list[Emitted]]:
         """The rows of the files that change, each with its clause and its partner."""
-        from pyspark.sql import functions as F  # noqa: N812
-
-        change = self._change
-        target = self._resolution.widened(change.rows(touched.files)).alias(self._resolution.target)
-        where = (F.col(FILE) == F.col(_AT_FILE)) & (F.col(ROW) == F.col(_AT_ROW))
-        chosen = decided.withColumnRenamed(_SOURCE_ROW, "__deltalakedb_partner")
-        partner = F.col("__deltalakedb_partner") == F.col(_SOURCE_ROW)
-        # First what is small with what is small: the rows of the table are then joined once.
-        chosen = small(chosen.join(self._source, partner, "left"), touched.changed)
-        rows = target.join(chosen, where, "inner" if marking else "left")
-        names = [field.name for field in change.metadata.schema.fields]
-        before = [F.col(f"{quoted(self._resolution.target)}.{quoted(name)}") for name in names]
+        chosen = decided.withColumnRenamed(_SOURCE_ROW, _PARTNER)
+        # First the small frames: the rows of the table are then joined once.
+        chosen = chosen.join(self._source, F.col(_PARTNER) == F.col(_SOURCE_ROW), "left")
+        chosen = small(chosen, touched.changed)
+        target = self._target_rows(touched.files)
+        rows = target.join(chosen, _same_position(), "inner" if marking else "left")
+        before = self._before()
         outcomes = []
         for number, clause in enumerate(self._clauses):
             if clause.kind == "not matched":
                 continue
             applies = F.coalesce(F.col(_CLAUSE) == number, F.lit(False))  # noqa: FBT003
             apart = number in self._resolution.apart and clause.act == "update"
-            made = [] if apart else self._emitted(number, clause, before)
-            outcomes.append(Emitted(applies, made))
+            results = [] if apart else self._emitted(number, clause, before)
+            outcomes.append(Emitted(applies, results))
         if not marking:
             outcomes.append(Emitted(F.col(_CLAUSE).isNull(), [(before, None)]))
         return rows, outcomes
@@ -336,23 +286,24 @@ class _Merge:
     def _changed_apart(
         self, decided: DataFrame, touched: Touched
     ) -> tuple[DataFrame, list[Emitted]]:
-        """Rows that get values of their own, with no columns of the source beside theirs."""
-        from pyspark.sql import functions as F  # noqa: N812
-
+        """The rows whose new values cannot be resolved beside the columns of the source."""
         numbers = [i for i in sorted(self._resolution.apart) if self._clauses[i].act == "update"]
         if not numbers:
             return decided, []
-        change = self._change
-        target = self._resolution.widened(change.rows(touched.files)).alias(self._resolution.target)
-        where = (F.col(FILE) == F.col(_AT_FILE)) & (F.col(ROW) == F.col(_AT_ROW))
         chosen = decided.where(F.col(_CLAUSE).isin(numbers)).select(_AT_FILE, _AT_ROW, _CLAUSE)
-        rows = target.join(small(chosen, touched.changed), where)
-        names = [field.name for field in change.metadata.schema.fields]
-        before = [F.col(f"{quoted(self._resolution.target)}.{quoted(name)}") for name in names]
+        target = self._target_rows(touched.files)
+        rows = target.join(small(chosen, touched.changed), _same_position())
+        before = self._before()
         return rows, [
             Emitted(F.col(_CLAUSE) == i, self._emitted(i, self._clauses[i], before))
             for i in numbers
         ]
+
+    def _before(self) -> list[Column]:
+        """The columns of the table before the change."""
+        target = quoted(self._resolution.target)
+        fields = self._change.metadata.schema.fields
+        return [F.col(f"{target}.{quoted(field.name)}") for field in fields]
 
     def _emitted(
         self, number: int, clause: Clause, before: list[Column]
@@ -368,39 +319,39 @@ class _Merge:
         return [(after, None), *(changes if feed else [])]
 
     def _inserted(self, pairs: DataFrame) -> tuple[DataFrame, list[Emitted]]:
-        """The rows of the source that matched nothing."""
-        from pyspark.sql import functions as F  # noqa: N812
-
-        partners = pairs.select(F.col(_SOURCE_ROW).alias("__deltalakedb_partner")).distinct()
-        alone = self._source.join(
-            partners, F.col(_SOURCE_ROW) == F.col("__deltalakedb_partner"), "left_anti"
-        )
+        """The rows of the source that match nothing."""
+        partners = pairs.select(F.col(_SOURCE_ROW).alias(_PARTNER)).distinct()
+        alone = self._source.join(partners, F.col(_SOURCE_ROW) == F.col(_PARTNER), "left_anti")
         outcomes = []
         for number, clause in enumerate(self._clauses):
             if clause.kind != "not matched":
                 continue
             applies = F.lit(True) if clause.condition is None else holds(clause.condition)  # noqa: FBT003
             values = self._resolution.values[number]
-            made: list[tuple[list[Column], str | None]] = [(values, None)]
+            results: list[tuple[list[Column], str | None]] = [(values, None)]
             if self._change.change_data:
-                made.append((values, "insert"))
-            outcomes.append(Emitted(applies, made))
+                results.append((values, "insert"))
+            outcomes.append(Emitted(applies, results))
         return alone, outcomes
 
     def _count_inserted(self, pairs: DataFrame) -> int:
-        """How many rows of the source are inserted."""
+        """The number of rows of the source that are inserted."""
         if not self._inserting:
             return 0
         alone, outcomes = self._inserted(pairs)
         return alone.where(reduce(or_, [outcome.when for outcome in outcomes])).count()
 
     def _parameters(self) -> dict[str, Any]:
-        def shown(kind: Kind) -> str:
-            return dumps([clause.shown() for clause in self._clauses if clause.kind == kind])
+        def clauses(kind: Kind) -> str:
+            return dumps([clause.for_history() for clause in self._clauses if clause.kind == kind])
 
         return {
-            "predicate": dumps([self._resolution.text or str(self._condition)]),
-            "matchedPredicates": shown("matched"),
-            "notMatchedPredicates": shown("not matched"),
-            "notMatchedBySourcePredicates": shown("not matched by source"),
+            "predicate": dumps([self._resolution.text or str(self._request.condition)]),
+            "matchedPredicates": clauses("matched"),
+            "notMatchedPredicates": clauses("not matched"),
+            "notMatchedBySourcePredicates": clauses("not matched by source"),
         }
+
+
+def _same_position() -> Column:
+    return (F.col(FILE) == F.col(_AT_FILE)) & (F.col(ROW) == F.col(_AT_ROW))

@@ -1,31 +1,29 @@
-"""Which files a MERGE has to look at: what its condition says of the target, and the source's keys.
+"""The conditions by which the catalog prunes the files of a MERGE.
 
-Only a part of the condition that speaks of the target alone can be asked of the catalog. An
-equality with the source can be too, once the source is known: its keys lie between two values, or
-are a few.
+These are the parts of its condition that name the target alone, and bounds of the source's keys:
+an equality with the source limits a column of the target to a range, or to a few values.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import sqlglot
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from sqlglot import expressions as sql
 from sqlglot.errors import SqlglotError
 
 from deltalakedb.actions.datatypes import StructType
 from deltalakedb.conditions.sql import SparkSql
-from deltalakedb.spark.api.query_text import conjuncts
+from deltalakedb.spark.io.query_text import conjuncts
 from deltalakedb.spark.io.scan import quoted, spark_types
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SENT_BYTES: Final = 64 * 1024 * 1024
-# What a value takes, about; any other takes 8 bytes.
+# The size of a value in bytes, roughly; of other types 8.
 _WIDTHS: Final = {"string": 40, "binary": 100, "struct": 200, "array": 200, "map": 200}
 _MOST_VALUES: Final = 200
 _BOUNDED: Final = frozenset(
@@ -43,7 +41,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class MergeCondition:
-    """The parts of a condition that help to find files."""
+    """The parts of a condition that prune files."""
 
     target: tuple[str, ...] = ()
     keys: tuple[Key, ...] = ()
@@ -52,7 +50,7 @@ class MergeCondition:
 def read_condition(
     text: str | None, schema: StructType, *, target: str, source: str, source_columns: list[str]
 ) -> MergeCondition:
-    """Take a condition apart; nothing of it where it cannot be read."""
+    """Split a condition; empty if it cannot be parsed."""
     if text is None:
         return MergeCondition()
     try:
@@ -76,30 +74,25 @@ def read_condition(
 def source_bounds(
     source: DataFrame, keys: tuple[Key, ...], schema: StructType, partition_columns: list[str]
 ) -> list[str]:
-    """What the source's keys say of the rows of the target that may match, as SQL."""
-    from pyspark.sql import functions as F  # noqa: N812 - its usual name
-
+    """The bounds that the source's keys set for rows of the target that can match, as SQL."""
     types = spark_types(schema)
-    given = {
-        key: source.select(F.expr(key.source)).schema.fields[0].dataType == types[key.column]
-        for key in keys
-    }
     used = [
         key
-        for key, same in given.items()
-        if same and str(schema.field(key.column).type) in _BOUNDED
+        for key in keys
+        if str(schema.field(key.column).type) in _BOUNDED
+        and source.select(F.expr(key.source)).schema.fields[0].dataType == types[key.column]
     ]
     if not used:
         return []
     partitions = {name.lower() for name in partition_columns}
-    asked = []
+    bounds = []
     for i, key in enumerate(used):
         value = _number(F.expr(key.source), str(schema.field(key.column).type))
         if key.column.lower() in partitions:
-            asked.append(F.slice(F.collect_set(value), 1, _MOST_VALUES + 1).alias(f"v{i}"))
+            bounds.append(F.slice(F.collect_set(value), 1, _MOST_VALUES + 1).alias(f"v{i}"))
         else:
-            asked.append(F.struct(F.min(value), F.max(value)).alias(f"v{i}"))
-    (row,) = source.select(*asked).collect()
+            bounds.append(F.struct(F.min(value), F.max(value)).alias(f"v{i}"))
+    (row,) = source.select(*bounds).collect()
     conditions = []
     for i, key in enumerate(used):
         kind = str(schema.field(key.column).type)
@@ -118,16 +111,14 @@ def source_bounds(
 
 
 def _number(value: Column, kind: str) -> Column:
-    """Days and moments as numbers: Spark has some before and after those of Python."""
-    from pyspark.sql import functions as F  # noqa: N812
-
+    """Dates and timestamps as numbers: Spark's range is larger than Python's."""
     if kind == "date":
         return F.unix_date(value)
     return F.unix_micros(value) if kind == "timestamp" else value
 
 
 def _literal(value: Any, kind: str) -> str | None:
-    """A value (see `_number`) as SQL; None where it cannot be said."""
+    """A value (see `_number`) as a literal of SQL; None if Python cannot write it."""
     if kind == "string":
         return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
     try:
@@ -142,12 +133,10 @@ def _literal(value: Any, kind: str) -> str | None:
 
 
 def small(frame: DataFrame, rows: int) -> DataFrame:
-    """The same rows, sent to everybody for a join where they are few: Spark cannot know how many.
+    """The frame with a broadcast hint if it is small: Spark does not know the number of its rows.
 
-    Where it is told to send nothing (`spark.sql.autoBroadcastJoinThreshold`), nothing is sent.
+    The setting `spark.sql.autoBroadcastJoinThreshold` can switch this off.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     allowed = str(frame.sparkSession.conf.get("spark.sql.autoBroadcastJoinThreshold"))
     if allowed.startswith("-"):
         return frame
@@ -160,7 +149,7 @@ def _text(part: sql.Expr) -> str:
 
 
 class _Sides:
-    """Which columns are the target's, and which the source's."""
+    """Decides whether a column belongs to the target or to the source."""
 
     def __init__(
         self, schema: StructType, target: str, source: str, source_columns: list[str]
@@ -170,11 +159,11 @@ class _Sides:
         self._source_columns = {name.lower() for name in source_columns}
 
     def of(self, part: sql.Expr) -> set[str]:
-        """The sides whose columns a part names; `unknown` where that cannot be told."""
+        """The sides whose columns a part names; `unknown` for a column of both or none."""
         return {self._side(column) for column in part.find_all(sql.Column)}
 
     def target_column(self, part: sql.Expr) -> str | None:
-        """The column of the target that an expression is, if it is nothing else."""
+        """The name of a column of the target, if the expression is only that."""
         if isinstance(part, sql.Paren):
             return self.target_column(part.this)
         if not isinstance(part, sql.Column) or self._side(part) != "target":

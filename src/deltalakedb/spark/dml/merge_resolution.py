@@ -1,14 +1,19 @@
-"""What the condition and the clauses of a MERGE mean, told by Spark before a row is read.
+"""Resolution of a MERGE by Spark, before a row is read.
 
-Both sides have columns, often of the same names. Which one is meant, what each clause sets, and
-which columns the table gets from the source are settled here; what cannot be resolved is refused.
+Both sides have columns, often of the same names. This module resolves the names in the condition
+and the clauses, computes the values that each clause sets and the columns that the table gets from
+the source, and refuses names that cannot be resolved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from deltalakedb.actions import Metadata
 from deltalakedb.actions.arrow import schema_from_any
@@ -16,21 +21,17 @@ from deltalakedb.actions.datatypes import ColumnPath, StructType
 from deltalakedb.errors import ConfigurationError, InvalidConditionError
 from deltalakedb.operations.alter import widen_columns
 from deltalakedb.spark.dml.assignments import Assignments, name_parts
-from deltalakedb.spark.dml.conditions import as_column, holds, read_back
-from deltalakedb.spark.dml.generated import anew, generated_columns
-from deltalakedb.spark.dml.store_assignment import Value, by_name, fitted, policy_of
+from deltalakedb.spark.dml.changes import RowChange
+from deltalakedb.spark.dml.conditions import as_column, holds, round_trip
+from deltalakedb.spark.io.generated import generated_columns, recompute_columns
 from deltalakedb.spark.io.scan import quoted, spark_says, spark_types
 from deltalakedb.spark.io.spark_internals import alias_of, is_connect, join_condition
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-    from deltalakedb.spark.dml.changes import RowChange
+from deltalakedb.spark.io.store_assignment import Value, cast_by_name, fitted, policy_of
 
 Kind: TypeAlias = Literal["matched", "not matched", "not matched by source"]
 Act: TypeAlias = Literal["update", "delete", "insert"]
 ALL: Final = "*"
-"""In the place of assignments: every column, from the column of the same name."""
+"""Instead of assignments: every column, from the column of the same name."""
 _PLAIN_TARGET: Final = "__deltalakedb_target"
 _PLAIN_SOURCE: Final = "__deltalakedb_source"
 
@@ -46,129 +47,124 @@ class Clause:
 
     @property
     def counted_as(self) -> str:
-        """Under which name the rows that it changes are counted."""
+        """The name of the count of its rows."""
         where = "matched" if self.kind == "matched" else "source"
         return f"{where} {self.act}d"
 
-    def shown(self) -> dict[str, str]:
-        """As Delta's history has it."""
+    def for_history(self) -> dict[str, str]:
+        """The clause in the operation parameters, as in Delta's history."""
         predicate = {} if self.condition is None else {"predicate": str(self.condition)}
         return {**predicate, "actionType": self.act}
 
 
-def check_clauses(clauses: Sequence[Clause]) -> None:
-    """Refuse a MERGE without clauses, and clauses that would never be reached."""
-    if not clauses:
-        raise ConfigurationError(
-            "The MERGE has no clause",
-            fix="Say what happens, e.g. .whenMatchedUpdateAll() or .whenNotMatchedInsertAll()",
-        )
-    for kind in ("matched", "not matched", "not matched by source"):
-        same = [clause for clause in clauses if clause.kind == kind]
-        if any(clause.condition is None for clause in same[:-1]):
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """A MERGE: its source, condition and clauses; `alias` is that of the table."""
+
+    source: DataFrame
+    condition: Any
+    clauses: Sequence[Clause]
+    alias: str | None = None
+    evolve: bool = False
+    """Whether the table gets columns that only the source has."""
+
+    def check(self) -> None:
+        """Refuse a MERGE without clauses, and clauses that would never be reached."""
+        if not self.clauses:
             raise ConfigurationError(
-                f"A clause for rows that are {kind} has no condition, and others follow",
-                why="They would never be reached",
-                fix="Give it a condition, or make it the last one of its kind",
+                "The MERGE has no clause",
+                fix="Add one, e.g. .whenMatchedUpdateAll() or .whenNotMatchedInsertAll()",
             )
+        for kind in ("matched", "not matched", "not matched by source"):
+            same = [clause for clause in self.clauses if clause.kind == kind]
+            if any(clause.condition is None for clause in same[:-1]):
+                raise ConfigurationError(
+                    f"A clause for rows that are {kind} has no condition, and others follow",
+                    why="They would never be reached",
+                    fix="Add a condition to it, or make it the last one of its kind",
+                )
 
 
 class MergeResolution:
-    """What a MERGE means: names of both sides, values by clause, the condition as text."""
+    """A resolved MERGE: the aliases of both sides, values by clause, the condition as text."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        change: RowChange,
-        source: DataFrame,
-        *,
-        condition: Any,
-        clauses: Sequence[Clause],
-        alias: str | None,
-        evolve: bool,
-    ) -> None:
+    def __init__(self, spark: SparkSession, change: RowChange, merge: Merge) -> None:
         self._spark = spark
         self._change = change
-        self._clauses = clauses
-        self._condition = condition
-        self._evolve = evolve
-        self._columns = source.columns
-        self.target = alias or _PLAIN_TARGET
-        """What the columns of the table are called by."""
-        self.source = alias_of(source) or _PLAIN_SOURCE
-        """What the columns of the source are called by."""
-        self._given = source.alias(self.source)
-        if evolve:
-            self._add_columns(source)
+        self._clauses = merge.clauses
+        self._condition = merge.condition
+        self._evolve = merge.evolve
+        self._columns = merge.source.columns
+        self.target = merge.alias or _PLAIN_TARGET
+        """The alias of the table."""
+        self.source = alias_of(merge.source) or _PLAIN_SOURCE
+        """The alias of the source."""
+        self._rows = merge.source.alias(self.source)
+        if merge.evolve:
+            self._add_columns(merge.source)
         self.values = {
             number: self._values_of(clause)
-            for number, clause in enumerate(clauses)
+            for number, clause in enumerate(merge.clauses)
             if clause.act != "delete"
         }
         """The new values of all columns, by the number of the clause."""
         self.apart: set[int] = set()
-        """Clauses whose names mean the table's columns, where the source has some of that name."""
+        """Clauses with names of the table's columns that the source has too."""
         self.text = self._resolved()
-        """The condition as text, where it has one."""
+        """The condition as text, if it has one."""
 
     def _add_columns(self, source: DataFrame) -> None:
-        """Columns and fields of the source that the table lacks, where a clause would set them."""
+        """Add the columns and fields of the source that clauses set and the table lacks."""
         change = self._change
-        # Others can take nothing from the source.
-        given = [c.assignments for c in self._clauses if c.kind != "not matched by source"]
+        # Other clauses cannot use the source.
+        assigned = [c.assignments for c in self._clauses if c.kind != "not matched by source"]
         used = columns_set(
-            [name for names in given if isinstance(names, Mapping) for name in names],
+            [name for names in assigned if isinstance(names, Mapping) for name in names],
             schema_from_any(source.schema),
-            everything=ALL in given,
+            everything=ALL in assigned,
             table=change.metadata.schema,
             alias=self.target,
         )
-        control = widen_columns(change.base, used)
-        if control:
-            change.parts.control = control
-            change.metadata = next(one for one in control if isinstance(one, Metadata))
+        change.control = widen_columns(change.base, used)
+        if change.control:
+            change.metadata = next(one for one in change.control if isinstance(one, Metadata))
 
     def _values_of(self, clause: Clause) -> list[Column]:
-        from pyspark.sql import functions as F  # noqa: N812
-
         schema = self._change.metadata.schema
         types = spark_types(schema)
-        given = clause.assignments
-        if given == ALL:
-            given = self._all(clause)
-        assert isinstance(given, Mapping)  # noqa: S101 - the builder takes nothing else
-        assigned = Assignments(schema, given, alias=self.target)
+        assignments = self._all(clause) if clause.assignments == ALL else clause.assignments
+        assert isinstance(assignments, Mapping)  # noqa: S101 - the builder takes nothing else
+        assigned = Assignments(schema, assignments, alias=self.target)
         probe, fix = self._probe(clause.kind), self._fix()
         if clause.act == "update":
             return assigned.applied(probe, alias=self.target, fix=fix)
         values = [Value(name, value, types[name]) for name, value in assigned.whole().items()]
-        made = dict(zip((value.name for value in values), fitted(probe, values, fix), strict=True))
-        nothing = {name: F.lit(None).cast(kind) for name, kind in types.items()}
-        return [*({**nothing, **made}).values(), *anew(schema, made)]
+        columns = {name: F.lit(None).cast(kind) for name, kind in types.items()}
+        fitting = fitted(probe, values, fix)
+        columns |= {value.name: column for value, column in zip(values, fitting, strict=True)}
+        return [*columns.values(), *recompute_columns(schema, [value.name for value in values])]
 
     def _fix(self) -> str:
         return (
             f"Columns of the table are {self.target}.name, of the source {self.source}.name; "
-            "give both an alias"
+            "set an alias for both"
         )
 
     def _probe(self, kind: Kind) -> DataFrame:
         """No rows, with the columns that a clause can name."""
         if kind == "not matched":
-            return self._given
+            return self._rows
         target = self.widened(self._change.empty).alias(self.target)
-        return target if kind == "not matched by source" else target.crossJoin(self._given)
+        return target if kind == "not matched by source" else target.crossJoin(self._rows)
 
     def _all(self, clause: Clause) -> dict[str, Column]:
-        from pyspark.sql import functions as F  # noqa: N812
-
-        there = {name.lower(): name for name in self._columns}
+        by_lower = {name.lower(): name for name in self._columns}
         generated = generated_columns(self._change.metadata.schema)
-        found: dict[str, Column] = {}
+        assignments: dict[str, Column] = {}
         for field in self._change.metadata.schema.fields:
-            name = there.get(field.name.lower())
+            name = by_lower.get(field.name.lower())
             if name is not None:
-                found[quoted(field.name)] = F.col(f"{quoted(self.source)}.{quoted(name)}")
+                assignments[quoted(field.name)] = F.col(f"{quoted(self.source)}.{quoted(name)}")
             elif not self._evolve and field.name not in generated:
                 raise InvalidConditionError(
                     f"The source of the MERGE has no column {field.name!r}",
@@ -176,14 +172,11 @@ class MergeResolution:
                     f"{', '.join(self._columns)}",
                     fix="Name the columns to set, or allow for it with withSchemaEvolution()",
                 )
-        return found
+        return assignments
 
     def _resolved(self) -> str | None:
-        """The condition as text, after Spark has resolved it, which tells what is wrong with it."""
-        from pyspark.errors import AnalysisException
-        from pyspark.sql import functions as F  # noqa: N812
-
-        source = self._given
+        """Let Spark resolve the condition and the clauses; return the condition as text."""
+        source = self._rows
         try:
             target = self.widened(self._change.empty).alias(self.target)
             joined = target.join(source, as_column(self._condition), "inner")
@@ -194,7 +187,7 @@ class MergeResolution:
             if is_connect(joined):
                 _ = joined.schema
                 return self._condition if isinstance(self._condition, str) else None
-            meant = join_condition(joined)
+            expected = join_condition(joined)
         except AnalysisException as error:
             raise InvalidConditionError(
                 "The MERGE cannot be resolved",
@@ -203,38 +196,35 @@ class MergeResolution:
             ) from error
         if isinstance(self._condition, str):
             return self._condition
-        text = str(meant.sql())
-        return read_back(text, meant, lambda: join_condition(target.join(source, F.expr(text))))
+        text = str(expected.sql())
+        return round_trip(text, expected, lambda: join_condition(target.join(source, F.expr(text))))
 
     def _resolvable(self, kind: Kind) -> list[Column]:
-        """What clauses evaluate: with rows of both, of the source alone, or of the table alone."""
-        found = []
-        for number, clause in enumerate(self._clauses):
-            if clause.kind == kind:
-                found += self._evaluated(number, clause)
-        return found
+        """The expressions of the clauses of a kind."""
+        return [
+            column
+            for number, clause in enumerate(self._clauses)
+            if clause.kind == kind
+            for column in self._evaluated(number, clause)
+        ]
 
     def _evaluated(self, number: int, clause: Clause) -> list[Column]:
         when = [] if clause.condition is None else [holds(clause.condition)]
         return [*self.values.get(number, []), *when]
 
     def _ambiguous(self, joined: DataFrame) -> set[int]:
-        """Clauses for rows that the source lacks, which cannot be resolved beside its columns."""
-        from pyspark.errors import AnalysisException
-
-        found = set()
+        """Clauses for rows without a match that cannot be resolved beside the source's columns."""
+        numbers = set()
         for number, clause in enumerate(self._clauses):
             if clause.kind == "not matched by source":
                 try:
                     joined.select(*self._evaluated(number, clause))
                 except AnalysisException:
-                    found.add(number)
-        return found
+                    numbers.add(number)
+        return numbers
 
     def widened(self, rows: DataFrame) -> DataFrame:
-        """The rows with the columns that the table gets by this MERGE."""
-        from pyspark.sql import functions as F  # noqa: N812
-
+        """The rows with the columns that this MERGE adds to the table."""
         schema, before = self._change.metadata.schema, self._change.snapshot.schema
         types, known = spark_types(schema), spark_types(before)
         policy = policy_of(self._spark)
@@ -244,7 +234,7 @@ class MergeResolution:
                 new[name] = F.lit(None).cast(kind)
             elif known[name] != kind:
                 column = F.col(quoted(name))
-                new[name] = by_name(column, known[name], kind, name, policy=policy)
+                new[name] = cast_by_name(column, known[name], kind, name, policy=policy)
         return rows.withColumns(new) if new else rows
 
 
@@ -256,8 +246,8 @@ def columns_set(
 ) -> StructType:
     """The columns and fields of a source that assignments name, or `everything` of it.
 
-    The `alias` of the table may stand before the names. Of a struct only the fields that are set
-    are there, unless it is set as a whole.
+    Names may begin with the `alias` of the table. A struct has only the fields that are set, unless
+    it is set as a whole.
     """
     if everything:
         return source
@@ -273,11 +263,11 @@ def _bare(path: ColumnPath, alias: str, table: StructType, source: StructType) -
 
 
 def _named(source: StructType, named: Sequence[ColumnPath], above: ColumnPath) -> StructType:
-    kept = []
+    fields = []
     for field in source.fields:
         path = (*above, field.name.lower())
         if path in named:
-            kept.append(field)
+            fields.append(field)
         elif isinstance(field.type, StructType) and any(n[: len(path)] == path for n in named):
-            kept.append(replace(field, type=_named(field.type, named, path)))
-    return StructType(tuple(kept))
+            fields.append(replace(field, type=_named(field.type, named, path)))
+    return StructType(tuple(fields))

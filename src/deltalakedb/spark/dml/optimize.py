@@ -1,19 +1,21 @@
-"""OPTIMIZE on Spark: bins are compacted by the executors; rows are ordered by a Z-curve.
+"""OPTIMIZE on Spark: compaction of files, and order of rows along a Z-curve.
 
 Compaction does not move rows through the JVM: each task reads the files of a bin and writes new
-ones, by the same functions as everywhere else.
+ones, by the functions of one process.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import math
-import pickle
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from deltalakedb.actions import AddFile
 from deltalakedb.actions.clustering import clustering_paths, dotted
@@ -21,7 +23,6 @@ from deltalakedb.actions.datatypes import ColumnPath, DataType, DecimalType, Str
 from deltalakedb.errors import (
     ConfigurationError,
     DataFileError,
-    DeltaLakeDbError,
     InvalidArgumentError,
 )
 from deltalakedb.operations.append import live_rows, rows_of_files
@@ -34,23 +35,18 @@ from deltalakedb.operations.compact import (
     files_to_optimize,
     optimized,
 )
+from deltalakedb.snapshot import Snapshot
 from deltalakedb.spark.dml.assignments import name_parts
 from deltalakedb.spark.dml.changes import written_rows
 from deltalakedb.spark.io.scan import quoted, scan_files
 from deltalakedb.spark.io.stage import stage_frame
-from deltalakedb.spark.io.task_results import receive_add, receive_error, send_add, send_error
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-    from deltalakedb.snapshot import Snapshot
-    from deltalakedb.table import Table
+from deltalakedb.spark.jobs.tasks import run_tasks
+from deltalakedb.table import Table
 
 _BUCKETS: Final = 256
 _BITS: Final = 8
 _BITS_A_NUMBER: Final = 62
-# Types whose values Spark sorts; it brings them to Python and back as they are.
+# Types whose values Spark sorts, and moves to Python and back unchanged.
 _ORDERED: Final = frozenset(
     {"string", "binary", "boolean", "byte", "short", "integer", "long", "float", "double"}
     | {"date", "timestamp", "timestamp_ntz"}
@@ -63,36 +59,13 @@ _CUBE_BYTES: Final = 100 * 1024**3
 def optimize(
     spark: SparkSession, table: Table, *, where: str | None, target_bytes: int = TARGET_BYTES
 ) -> Compaction:
-    """Make large files of small ones, by the executors of a session."""
+    """Rewrite small files as large ones, on the executors."""
 
     def run(bins: Sequence[Bin]) -> Iterable[list[AddFile]]:
-        rows = [(base64.b64encode(pickle.dumps(one)).decode("ascii"),) for one in bins]
-        # The largest first, and each one a task of its own.
-        rows.sort(key=lambda row: -len(row[0]))
-        frame = spark.createDataFrame(rows, "bin string").repartition(len(rows))
-        for row in frame.mapInArrow(_compact, "files string, error string").collect():
-            if row.error is not None:
-                raise receive_error(row.error)
-            yield [receive_add(one) for one in json.loads(row.files)]
+        largest_first = sorted(bins, key=lambda one: -one.size)
+        return run_tasks(spark, compact_bin, largest_first)
 
     return table.optimize(where=where, target_bytes=target_bytes, run=run)
-
-
-def _compact(batches: Iterable[Any]) -> Iterator[Any]:
-    import pyarrow as pa
-
-    for batch in batches:
-        for text in batch.column(0).to_pylist():
-            files, error = None, None
-            try:
-                made = compact_bin(pickle.loads(base64.b64decode(text)))  # noqa: S301 - ours
-                files = json.dumps([send_add(add) for add in made])
-            except DeltaLakeDbError as refused:
-                error = send_error(refused)
-            yield pa.RecordBatch.from_arrays(
-                [pa.array([files], pa.string()), pa.array([error], pa.string())],
-                ["files", "error"],
-            )
 
 
 # --- Z-order ------------------------------------------------------------------------------
@@ -106,7 +79,7 @@ def z_order(
     where: str | None,
     target_bytes: int = TARGET_BYTES,
 ) -> Compaction:
-    """Write all rows anew, so that rows which are alike in these columns share files."""
+    """Rewrite all rows, so that rows with similar values of these columns share files."""
     snapshot = table.snapshot()
     paths = _checked(snapshot, columns)
     files = files_to_optimize(snapshot, where)
@@ -123,7 +96,7 @@ def z_order(
         considered=len(rows),
         where=where,
         columns=names,
-        # The rows of a partition are ordered together.
+        # All rows of a partition are one bin.
         bins=len({row["partition_values"] for row in rows}),
     )
     return replace(done, version=int(table.submit(commit)))
@@ -136,22 +109,20 @@ def _ordered(
     columns: Sequence[ColumnPath],
     target_bytes: int,
 ) -> list[AddFile]:
-    """Write the rows of files along a curve of columns."""
-    from pyspark.sql import functions as F  # noqa: N812 - its usual name
-
+    """Write the rows of files along a Z-curve of columns."""
     rows = rows_of_files(files)
     frame = scan_files(spark, snapshot, files)
     share = _share(rows)
-    # Each of them is a search, and asked for once: the bits of the curve only name its result.
-    found = {
+    # Each bucket is a search, computed once: the bits of the curve only name its result.
+    buckets = {
         f"__deltalakedb_bucket_{i}": _bucket(frame, path, share) for i, path in enumerate(columns)
     }
-    curve = _interleaved([F.col(name) for name in found])
+    curve = _interleaved([F.col(name) for name in buckets])
     partitions = [F.col(quoted(name)) for name in snapshot.partition_columns]
     count = max(1, math.ceil(sum(row["size_bytes"] for row in rows) / target_bytes))
     named = {f"__deltalakedb_curve_{i}": part for i, part in enumerate(curve)}
     order = [F.col(name) for name in named]
-    ordered = frame.withColumns(found).withColumns(named).drop(*found)
+    ordered = frame.withColumns(buckets).withColumns(named).drop(*buckets)
     ordered = ordered.repartitionByRange(count, *partitions, *order)
     ordered = ordered.sortWithinPartitions(*partitions, *order).drop(*named)
     plan = bin_of(snapshot, files, rows[:1], target_bytes).plan
@@ -174,20 +145,18 @@ def _ordered(
 def cluster(
     spark: SparkSession, table: Table, snapshot: Snapshot, *, target_bytes: int = TARGET_BYTES
 ) -> Compaction:
-    """Order the rows of a table by its clustering columns, as far as they are not so yet.
+    """Order the rows of a table by its clustering columns, except for rows that are in order.
 
-    Rows that were ordered together are a cube, by a tag of their files, as Delta has it. Cubes that
-    are large enough stay; all others are ordered anew, together with what has been added since.
+    Files that were ordered together are a cube, and have its id as a tag, as in Delta. Large cubes
+    stay; smaller ones are ordered again, together with new files.
     """
-    import pyarrow as pa
-
     paths = clustering_paths(snapshot.metadata, snapshot.domain_metadata) or []
     names = [dotted(path) for path in paths]
-    found = files_to_optimize(snapshot, None)
-    rows = _unordered(rows_of_files(found), names)
+    listed = files_to_optimize(snapshot, None)
+    rows = _unordered(rows_of_files(listed), names)
     if not rows:
-        return Compaction(table.name, None, 0, 0, 0, 0, found.num_rows, 0)
-    files = pa.Table.from_pylist(rows, schema=found.schema)
+        return Compaction(table.name, None, 0, 0, 0, 0, listed.num_rows, 0)
+    files = pa.Table.from_pylist(rows, schema=listed.schema)
     tags = {"ZCUBE_ID": str(uuid.uuid4()), "ZCUBE_ZORDER_BY": json.dumps(names)}
     adds = [
         replace(add, clustering_provider=_PROVIDER, tags={**tags, "ZCUBE_ZORDER_CURVE": "zorder"})
@@ -198,7 +167,7 @@ def cluster(
         rows,
         adds,
         now=table.now_ms(),
-        considered=found.num_rows,
+        considered=listed.num_rows,
         where=None,
         columns=(),
         clustered_by=names,
@@ -207,7 +176,7 @@ def cluster(
 
 
 def _unordered(rows: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:
-    """The files to order anew; none where all of them are one cube already, or large ones."""
+    """The files to order again; none if all of them are one cube, or large cubes."""
     cubes: dict[str | None, list[dict[str, Any]]] = {}
     for row in rows:
         tags = {} if row["tags"] is None else json.loads(row["tags"])
@@ -229,20 +198,20 @@ def _checked(snapshot: Snapshot, columns: Sequence[str]) -> list[ColumnPath]:
         raise InvalidArgumentError("There is no column to order by", fix="Name one, e.g. 'id'")
     partitions = {name.lower() for name in snapshot.partition_columns}
     paths: list[ColumnPath] = []
-    for given in columns:
-        path, kind = _column(snapshot.schema, given)
+    for column in columns:
+        path, kind = _column(snapshot.schema, column)
         why = ""
         if kind is None:
             why = f"Its columns are: {', '.join(snapshot.schema.names)}"
         elif len(path) == 1 and path[0].lower() in partitions:
             why = "It is a partition column: files have one value of it anyway"
         elif not isinstance(kind, DecimalType) and str(kind) not in _ORDERED:
-            why = f"It is of type {str(kind)[:100]}, which has no order that files could follow"
+            why = f"It is of type {str(kind)[:100]}, which has no order"
         elif path in paths:
             why = "It is named twice"
         if why:
             raise ConfigurationError(
-                f"Table {snapshot.table.name!r} cannot be ordered by {given!r}",
+                f"Table {snapshot.table.name!r} cannot be ordered by {column!r}",
                 why=why,
                 fix="Name other columns",
             )
@@ -250,14 +219,14 @@ def _checked(snapshot: Snapshot, columns: Sequence[str]) -> list[ColumnPath]:
     return paths
 
 
-def _column(schema: StructType, given: str) -> tuple[ColumnPath, DataType | None]:
-    """The column of that name, whatever it is made of; otherwise the path of a field."""
-    field = schema.get(given)
+def _column(schema: StructType, name: str) -> tuple[ColumnPath, DataType | None]:
+    """The column of exactly that name, which may have dots; otherwise the path of a field."""
+    field = schema.get(name)
     if field is not None:
         return (field.name,), field.type
     path: list[str] = []
     kind: DataType = schema
-    for part in name_parts(given):
+    for part in name_parts(name):
         field = kind.get(part) if isinstance(kind, StructType) else None
         if field is None:
             return (), None
@@ -267,7 +236,7 @@ def _column(schema: StructType, given: str) -> tuple[ColumnPath, DataType | None
 
 
 def _share(files: Sequence[dict[str, Any]]) -> float:
-    """How much of the rows makes a sample that is large enough."""
+    """The share of the rows that is a large enough sample."""
     counts = [
         (json.loads(file["stats"]) if file["stats"] else {}).get("numRecords") for file in files
     ]
@@ -278,18 +247,16 @@ def _share(files: Sequence[dict[str, Any]]) -> float:
 
 
 def _bucket(frame: DataFrame, path: ColumnPath, share: float) -> Column:
-    """Which of 256 ranges with about as many rows each a value lies in; nulls in the first."""
-    from pyspark.sql import functions as F  # noqa: N812
-
+    """The bucket of a value: one of 256 ranges with about as many rows each; nulls in the first."""
     column = _sortable(frame, F.col(".".join(map(quoted, path))))
     shares = [i / _BUCKETS for i in range(1, _BUCKETS)]
     known = frame.select(column.alias("v")).where("v IS NOT NULL")
     if known.schema["v"].dataType.typeName() in ("float", "double"):
-        # NaN has no place among numbers that Python could sort; Spark puts it last, as here.
+        # Python cannot sort NaN; the search puts it last, as Spark does.
         known = known.where("NOT isnan(v)")
     if share < 1:
         known = known.sample(share, seed=7)
-    # The order of values is that of their rank in a sample, so any type that has one will do.
+    # Only the rank of values in a sample counts, so any type with an order will do.
     sample = known.orderBy("v").collect()
     values = [bytes(row.v) if isinstance(row.v, bytearray) else row.v for row in sample]
     bounds = sorted({values[int(share * len(values))] for share in shares}) if values else []
@@ -297,9 +264,7 @@ def _bucket(frame: DataFrame, path: ColumnPath, share: float) -> Column:
 
 
 def _sortable(frame: DataFrame, column: Column) -> Column:
-    """Days and moments as numbers: Spark has some before and after those of Python."""
-    from pyspark.sql import functions as F  # noqa: N812
-
+    """Dates and timestamps as numbers: Spark's range is larger than Python's."""
     kind = frame.select(column.alias("v")).schema["v"].dataType.typeName()
     if kind == "date":
         return F.unix_date(column)
@@ -310,8 +275,6 @@ def _sortable(frame: DataFrame, column: Column) -> Column:
 
 def _search(column: Column, bounds: Sequence[Any], first: int) -> Column:
     """A binary search as nested conditions."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     if not bounds:
         return F.lit(first)
     middle = len(bounds) // 2
@@ -321,12 +284,10 @@ def _search(column: Column, bounds: Sequence[Any], first: int) -> Column:
 
 
 def _interleaved(buckets: Sequence[Column]) -> list[Column]:
-    """One bit of each in turn, the highest first: neighbours on the curve are neighbours in all.
+    """One bit of each bucket in turn, the highest first: a position on the Z-curve.
 
-    As numbers to sort by one after the other, with as many bits each as fit.
+    The result are numbers to sort by one after the other, with as many bits each as fit.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     bits = [
         F.shiftright(bucket, bit).bitwiseAND(F.lit(1)).cast("bigint")
         for bit in reversed(range(_BITS))
@@ -334,9 +295,9 @@ def _interleaved(buckets: Sequence[Column]) -> list[Column]:
     ]
     curve = []
     for start in range(0, len(bits), _BITS_A_NUMBER):
-        some = bits[start : start + _BITS_A_NUMBER]
+        part = bits[start : start + _BITS_A_NUMBER]
         number = F.lit(0).cast("bigint")
-        for position, one in enumerate(reversed(some)):
+        for position, one in enumerate(reversed(part)):
             number = number + F.shiftleft(one, position)
         curve.append(number)
     return curve

@@ -1,10 +1,9 @@
-"""`replaceWhere`, `replaceUsing` and `replaceOn` of a DataFrame: Spark takes the old rows out.
+"""`replaceWhere`, `replaceUsing` and `replaceOn` of a DataFrame: Spark deletes the old rows.
 
-- `replaceWhere` deletes rows as DELETE does. A condition may be any that Spark evaluates, has the
-  same meaning for old and new rows (times are in the zone of the session), and no file passes
-  through the driver.
+- `replaceWhere` deletes rows as DELETE does. The condition may be any that Spark evaluates, and has
+  the same result for old and new rows; no file passes through the driver.
 - `replaceUsing` and `replaceOn` delete the rows that match a new row. The new rows are staged
-  first and matched by their staged files: a DataFrame may give other rows each time it is
+  first, and matched by their staged files: a DataFrame may have other rows each time it is
   evaluated. All new rows are written, whether they match or not.
 """
 
@@ -13,16 +12,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from deltalakedb.actions import AddFile
 from deltalakedb.conditions.partition_tests import partitions_read
 from deltalakedb.conditions.predicate import Opaque, Predicate, conjunction
 from deltalakedb.errors import ConfigurationError, InvalidConditionError
+from deltalakedb.operations.append import Matching, RowPlan
 from deltalakedb.operations.overwrite import Replaced, Take, as_planned
+from deltalakedb.snapshot import Snapshot
 from deltalakedb.snapshot.listing import files_of_adds
 from deltalakedb.spark.dml.changes import Emitted, RowEdit, columns_named, written_rows
 from deltalakedb.spark.dml.conditions import resolved
-from deltalakedb.spark.dml.delete_update import take_out, take_out_matching
+from deltalakedb.spark.dml.delete_update import delete_matching, delete_where
 from deltalakedb.spark.dml.merge_plan import (
     Key,
     MergeCondition,
@@ -34,82 +40,57 @@ from deltalakedb.spark.io.scan import FILE_COLUMNS, planned, quoted, scan_files,
 from deltalakedb.spark.io.spark_internals import alias_of
 from deltalakedb.transaction.attempt import NOTHING, ReadSet
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from deltalakedb.actions import AddFile
-    from deltalakedb.operations.append import Matching, RowPlan
-    from deltalakedb.snapshot import Snapshot
-
 _TABLE: Final = "__deltalakedb_table"
 _ROWS: Final = "__deltalakedb_rows"
 
 
 def replace_where(spark: SparkSession, snapshot: Snapshot, plan: RowPlan, now: int) -> Take:
-    """Check a condition; what takes the rows for it out, once new ones are staged."""
+    """Check a condition; return the function that deletes its rows, once new ones are staged."""
     edit = RowEdit(spark, as_planned(snapshot, plan), now)
     where = plan.where
     resolved(where, edit.empty)
+    return lambda adds: _replaced(edit, adds, lambda: delete_where(edit, where))
 
-    return lambda adds: _take_out(edit, adds, lambda: take_out(edit, where))
 
-
-def _take_out(
-    edit: RowEdit, adds: list[AddFile], take: Callable[[], tuple[ReadSet, int | None]]
+def _replaced(
+    edit: RowEdit, adds: list[AddFile], delete: Callable[[], tuple[ReadSet, int | None]]
 ) -> Replaced:
-    """Take rows out; what becomes of their files, and the change data of it all."""
-    try:
-        read, deleted = take()
-        if edit.parts.changes:
-            # Readers of the feed look at nothing but change data, where a commit has any.
-            _write_inserts(edit, adds)
-    except BaseException:
-        edit.undo()
-        raise
-    parts = edit.parts
+    """Delete rows; return the changes of their files, with all change data."""
+    with edit.undo_on_error():
+        read, deleted = delete()
+        if edit.changes and adds:
+            # If a commit has change data, readers of the feed read nothing else.
+            columns = columns_named(field.name for field in edit.metadata.schema.fields)
+            inserted = [Emitted(F.lit(True), [(columns, "insert")])]  # noqa: FBT003
+            edit.write_all([(_staged_rows(edit, adds), inserted)])
     return Replaced(
-        removes=parts.removes,
+        removes=edit.removes,
         read=read,
-        copied=parts.adds,
-        marked=parts.marked,
-        changes=parts.changes,
+        copied=edit.adds,
+        marked=edit.marked,
+        changes=edit.changes,
         deleted=deleted,
-        staged=tuple(parts.keys),
+        staged=tuple(edit.staged),
     )
 
 
-def _write_inserts(edit: RowEdit, adds: list[AddFile]) -> None:
-    """The rows of files that have just been written, as change data."""
-    from pyspark.sql import functions as F  # noqa: N812 - its usual name
-
-    if not adds:
-        return
-    rows = _staged_rows(edit, adds)
-    columns = columns_named(field.name for field in edit.metadata.schema.fields)
-    edit.write(rows, [Emitted(F.lit(True), [(columns, "insert")])])  # noqa: FBT003
-
-
 def _staged_rows(edit: RowEdit, adds: list[AddFile]) -> DataFrame:
-    """The rows of files that have just been written."""
+    """The rows of staged files."""
     return scan_files(edit.spark, edit.snapshot, files_of_adds(adds, 0, FILE_COLUMNS))
 
 
 def replace_matching(
     frame: DataFrame, snapshot: Snapshot, plan: RowPlan, matching: Matching, now: int
 ) -> Take:
-    """Check what rows are matched by; what takes those that match out, once new ones are staged."""
+    """Check how rows match; return the function that deletes them, once new ones are staged."""
     edit = RowEdit(frame.sparkSession, as_planned(snapshot, plan), now)
     match = _Match(edit, frame, matching)
     match.check()
-
-    def take(adds: list[AddFile]) -> Replaced:
-        return _take_out(edit, adds, lambda: match.take_out(adds))
-
-    return take
+    return lambda adds: _replaced(edit, adds, lambda: match.delete(adds))
 
 
 class _Match:
-    """How rows of a table are matched with new ones, which have the columns of a DataFrame."""
+    """The match of rows of a table with new rows, which have the columns of a DataFrame."""
 
     def __init__(self, edit: RowEdit, frame: DataFrame, matching: Matching) -> None:
         self._edit = edit
@@ -121,11 +102,9 @@ class _Match:
 
     def check(self) -> None:
         """Refuse columns that are not on both sides, and a condition that Spark cannot resolve."""
-        from pyspark.errors import AnalysisException
-
-        there = {name.lower() for name in self._columns}
+        written = {name.lower() for name in self._columns}
         for name in self._by.using:
-            if self._schema.get(name) is None or name.lower() not in there:
+            if self._schema.get(name) is None or name.lower() not in written:
                 side = "table" if self._schema.get(name) is None else "rows to be written"
                 names = self._schema.names if side == "table" else self._columns
                 raise ConfigurationError(
@@ -145,8 +124,8 @@ class _Match:
                 "by .option('targetAlias', 't'), and the rows by frame.alias('s')",
             ) from error
 
-    def take_out(self, adds: list[AddFile]) -> tuple[ReadSet, int]:
-        """Take out the rows that match those of staged files; what was read, and how many went."""
+    def delete(self, adds: list[AddFile]) -> tuple[ReadSet, int]:
+        """Delete the rows that match those of staged files; what was read, and their number."""
         if not adds:
             return NOTHING, 0
         edit = self._edit
@@ -158,18 +137,16 @@ class _Match:
             files=frozenset(files["path"].to_pylist()),
         )
         sent = small(rows, written_rows(adds))
-        return read, take_out_matching(edit, files, read, lambda old: self._matching(old, sent))
+        return read, delete_matching(edit, files, lambda old: self._matching(old, sent))
 
     def _named(self, rows: DataFrame) -> DataFrame:
-        """New rows with the columns, and by the alias, that the DataFrame has."""
+        """New rows with the columns and the alias of the DataFrame."""
         names = self._by.using or self._columns
         chosen = rows.select(*columns_named(self._schema.field(name).name for name in names))
         return chosen if self._rows is None else chosen.alias(self._rows)
 
     def _matching(self, old: DataFrame, new: DataFrame) -> DataFrame:
-        """Those of the rows of the table that match any of the new ones."""
-        from pyspark.sql import functions as F  # noqa: N812 - its usual name
-
+        """The rows of the table that match a new row."""
         if self._table is not None:
             old = old.alias(self._table)
         if self._by.on is not None:
@@ -181,7 +158,7 @@ class _Match:
         return old.join(new, reduce(and_, equal), "left_semi")
 
     def _predicate(self, rows: DataFrame) -> Predicate:
-        """What is known of the rows of the table that can match, to find their files."""
+        """A predicate of the rows of the table that can match, to prune files."""
         edit = self._edit
         if self._by.on is None:
             named = [self._schema.field(name).name for name in self._by.using]
@@ -198,5 +175,5 @@ class _Match:
         if parts.keys and edit.snapshot.num_files > 1:
             partitions = list(edit.metadata.partition_columns)
             known += source_bounds(rows, parts.keys, self._schema, partitions)
-        found = [planned(edit.spark, edit.metadata, part) for part in known]
-        return conjunction([*found, Opaque("the rest of the condition")])
+        translated = [planned(edit.spark, edit.metadata, part) for part in known]
+        return conjunction([*translated, Opaque("the rest of the condition")])

@@ -1,10 +1,9 @@
-"""A list of files as Spark reads one without listing anything: a file-sink metadata log.
+"""A file-sink metadata log: a list of files that Spark reads instead of listing folders.
 
-Spark takes the files of `<folder>/_spark_metadata/0` for those of the folder, wherever they lie. It
-reads the log when the DataFrame is made, so the folder is gone again when that has happened.
-
-The folder of a process that was killed stays behind. The next process that makes a list deletes it:
-a folder is locked while it is in use, and the kernel drops the locks of a process that ends.
+- Spark takes the files in `<folder>/_spark_metadata/0` for those of the folder, wherever they are.
+  It reads the log when a DataFrame is created; then the folder is deleted.
+- The folder of a process that was killed stays. The next process that writes a list deletes it: a
+  folder is locked while it is in use, and the kernel drops the locks of a process that ends.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from deltalakedb.actions.file_paths import ODD_PATH
 from deltalakedb.spark.io.paths import hadoop_uri
 from deltalakedb.storage.locations import FilePlaces
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-# What may not lie below the table, and what JSON writes in another way.
+# Paths that may lead out of the table, and characters that JSON escapes.
 _NEEDS_CARE: Final = ODD_PATH + r'|["\\\x00-\x1f]'
 _PREFIX: Final = "deltalakedb-scan-"
 _LOG: Final = "_spark_metadata"
@@ -38,15 +37,15 @@ _swept: set[str] = set()
 
 @contextmanager
 def spark_file_list(places: FilePlaces, files: pa.Table) -> Iterator[str]:
-    """The URI of a folder that has these files of a table, for Spark, while the block lasts."""
+    """The URI of a folder with a list of these files, for Spark, during the block."""
     _sweep(tempfile.gettempdir())
     with _new_folder() as folder:
         log = folder / _LOG
         log.mkdir()
         with (log / "0").open("wb") as out:
             out.write(b"v1")
-            for some in _distinct(files).to_batches(max_chunksize=_AT_ONCE):
-                lines = _lines(places, some).to_pylist()
+            for batch in distinct(files, "path").to_batches(max_chunksize=_AT_ONCE):
+                lines = _lines(places, batch).to_pylist()
                 out.write("\n".join(["", *lines]).encode())
         yield folder.as_uri()
 
@@ -56,11 +55,11 @@ def spark_file_list(places: FilePlaces, files: pa.Table) -> Iterator[str]:
 
 @contextmanager
 def _new_folder() -> Iterator[Path]:
-    """A folder that is locked while the block lasts, and deleted after it."""
+    """A folder that is locked during the block, and deleted after it."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         with ExitStack() as held:
-            # Before it is locked, another process may take it for one that is left over.
+            # Until it is locked, another process may delete it.
             with suppress(FileNotFoundError):
                 held.enter_context(_locked(folder, wait=True))
             if folder.exists():
@@ -82,14 +81,14 @@ def _sweep(parent: str) -> None:
 
 def _delete(folder: Path) -> None:
     shutil.rmtree(folder / _LOG, ignore_errors=True)
-    # Anything else in it is not ours: earlier releases let Spark insert rows there.
+    # Other files are not ours: earlier releases let Spark insert rows there.
     with suppress(OSError):
         folder.rmdir()
 
 
 @contextmanager
 def _locked(folder: Path, *, wait: bool) -> Iterator[bool]:
-    """Whether a folder could be locked; where there are no locks, nothing is."""
+    """Whether the folder is locked; never on a system without such locks."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -109,30 +108,24 @@ def _locked(folder: Path, *, wait: bool) -> Iterator[bool]:
 # --- lines --------------------------------------------------------------------------------
 
 
-def _distinct(files: pa.Table) -> pa.Table:
-    """Each file once, also if it is there with two deletion vectors."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if pc.count_distinct(files["path"]).as_py() == files.num_rows:
+def distinct(files: pa.Table, column: str) -> pa.Table:
+    """Each file once: a path may be there with several deletion vectors."""
+    if pc.count_distinct(files[column]).as_py() == files.num_rows:
         return files
     seen: dict[str, int] = {}
-    for number, path in enumerate(files["path"].to_pylist()):
+    for number, path in enumerate(files[column].to_pylist()):
         seen.setdefault(path, number)
     return files.take(pa.array(seen.values(), pa.int64()))
 
 
 def _lines(places: FilePlaces, files: pa.RecordBatch) -> pa.Array:
-    """A line of JSON for each file. Tables have many: they are made column by column."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+    """A line of JSON for each file, by Arrow's functions: tables have many files."""
     paths = files["path"].cast(pa.string())
     if pc.any(pc.match_substring_regex(paths, _NEEDS_CARE)).as_py():
-        given = paths.to_pylist()
-        for path in given:
+        texts = paths.to_pylist()
+        for path in texts:
             places.resolve(path)
-        uris = (hadoop_uri(places.location, path) for path in given)
+        uris = (hadoop_uri(places.location, path) for path in texts)
         paths = pa.array((_escaped(uri) for uri in uris), pa.string())
         before = ""
     else:

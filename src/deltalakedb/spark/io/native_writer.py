@@ -1,12 +1,11 @@
-"""Spark's own writer makes the data files, where it can make them as the table needs them.
+"""Spark's own writer writes the data files, if it can write them as the table needs them.
 
-It writes to a folder of its own inside the table's location, which no reader looks into. What is
-there when the job has ended is moved to where the table keeps its files; statistics come from the
-footers. Nothing of it is visible before the commit. A job that fails leaves nothing; of a driver
-that dies a folder stays behind, and vacuum finds it.
-
-What it cannot do is left to the staging function, which can do everything: object stores, sizes of
-files that somebody asked for, column mapping, conversions of values, odd types of partitions.
+- It writes to a staging folder inside the table's location, which no reader looks into. When the
+  job has ended, the files are moved to their places; statistics come from the footers.
+- Nothing is visible before the commit. A job that fails leaves nothing; a driver that dies leaves a
+  folder, which vacuum deletes.
+- The staging function of the other rooms does the rest: object stores, target sizes, column
+  mapping, conversions of values, other types of partition columns.
 """
 
 from __future__ import annotations
@@ -17,9 +16,14 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import unquote
 
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from deltalakedb.actions import AddFile
 from deltalakedb.actions.datatypes import (
     ArrayType,
     ColumnPath,
@@ -43,14 +47,9 @@ from deltalakedb.staging.parquet_footers import FooterStatistics
 from deltalakedb.staging.stage import STAGING_FOLDER, TARGET_FILE_BYTES, Layout, StagePlan
 from deltalakedb.storage import local_path, normalise_location
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from deltalakedb.actions import AddFile
-
 _CODECS: Final = {"none": "none", "snappy": "snappy", "zstd": "zstd", "gzip": "gzip"}
-# As the staging function has it. Measured: 0.61 of the size that snappy makes, in about the time;
-# Spark's level 3 makes 0.53, and takes longer.
+# The level of the staging function. Measured: 0.61 of the size of snappy, in about the same time;
+# Spark's level 3 has 0.53, and takes longer.
 _ZSTD_LEVEL: Final = {"parquet.compression.codec.zstd.level": "1"}
 _TYPES: Final = frozenset(
     {"string", "binary", "boolean", "byte", "short", "integer", "long", "float", "double"}
@@ -66,9 +65,9 @@ WIDER: Final = {
     "bigint": {"tinyint", "smallint", "int"},
     "double": {"float"},
 }
-# Timestamps as the protocol has them: Spark's default is another, and no option of a write.
+# Timestamps of the protocol: Spark's default is another, and a write has no option for it.
 _MICROS: Final = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
-# What decides how values become bytes, and what it has to be.
+# Settings that decide how values are encoded, and the values that they need.
 _NEEDED: Final = {
     "spark.sql.parquet.writeLegacyFormat": "false",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
@@ -80,7 +79,7 @@ _THREADS: Final = 8
 def stage_natively(
     frame: DataFrame, plan: StagePlan, *, sized: bool = False
 ) -> list[AddFile] | None:
-    """Write the rows of a DataFrame; None where Spark's writer is not the one to do it."""
+    """Write the rows of a DataFrame; None if Spark's writer cannot."""
     if plan.target_bytes != TARGET_FILE_BYTES and not sized:
         return None
     folder = _folder(frame, plan)
@@ -113,13 +112,13 @@ def stage_natively(
         shutil.rmtree(staged, ignore_errors=True)
 
 
-# --- whether it can be done ---------------------------------------------------------------
+# --- whether Spark's writer can -----------------------------------------------------------
 
 
 def _folder(frame: DataFrame, plan: StagePlan) -> Path | None:
-    """The table's folder on this machine, where Spark writes to it as everybody does."""
+    """The table's folder on this machine; None if Spark's writer cannot write there."""
     if is_connect(frame) or plan.folder:
-        # A remote Spark has disks of its own; change data are no rows of the table.
+        # A remote Spark has its own disks; change data is not part of the table.
         return None
     if plan.enforce and _has_conditions(plan):
         return None
@@ -134,7 +133,7 @@ def _folder(frame: DataFrame, plan: StagePlan) -> Path | None:
 
 
 def _names_any_file(frame: DataFrame) -> bool:
-    """Whether Java can write every name: without a locale it has ASCII only, and puts a ? else."""
+    """Whether Java can write every name: without a locale it writes other characters as ?."""
     encoding = file_name_encoding(frame.sparkSession)
     return encoding.upper().replace("-", "") == "UTF8"
 
@@ -146,33 +145,31 @@ def _has_conditions(plan: StagePlan) -> bool:
 
 
 def _projected(frame: DataFrame, layout: Layout) -> DataFrame | None:
-    """The columns of the table, as they are; None where values would have to be converted."""
-    from pyspark.sql import functions as F  # noqa: N812 - its usual name
-
+    """The columns of the table; None if values have to be converted."""
     if layout.codec not in _CODECS or not all(_is_plain(f.type) for f in layout.schema.fields):
         return None
     if any(
         str(layout.schema.field(n).type) not in _PARTITION_TYPES for n in layout.partition_columns
     ):
         return None
-    given = frame.schema.fields
-    there = {field.name.lower(): field for field in given}
-    if layout.rows_are_new and not _nulls_are_known(frame.schema, there, layout):
+    fields = frame.schema.fields
+    by_lower = {field.name.lower(): field for field in fields}
+    if layout.rows_are_new and not _nulls_are_known(frame.schema, by_lower, layout):
         return None
     types = spark_types(layout.schema)
-    wanted_columns = [(name, kind.simpleString()) for name, kind in types.items()]
-    same = [(field.name, field.dataType.simpleString()) for field in given] == wanted_columns
-    if same and not any(field.metadata for field in given):
+    expected = [(name, kind.simpleString()) for name, kind in types.items()]
+    same = [(field.name, field.dataType.simpleString()) for field in fields] == expected
+    if same and not any(field.metadata for field in fields):
         return frame
     columns = []
     for wanted in layout.schema.fields:
         kind = types[wanted.name]
-        found = there.get(wanted.name.lower())
-        if found is None:
+        field = by_lower.get(wanted.name.lower())
+        if field is None:
             column = F.lit(None).cast(kind)
         else:
-            before, after = found.dataType.simpleString(), kind.simpleString()
-            column = F.col(quoted(found.name))
+            before, after = field.dataType.simpleString(), kind.simpleString()
+            column = F.col(quoted(field.name))
             if before in ("void", *WIDER.get(after, ())):
                 column = column.cast(kind)
             elif before != after:
@@ -181,35 +178,38 @@ def _projected(frame: DataFrame, layout: Layout) -> DataFrame | None:
     return frame.select(*columns)
 
 
-def _nulls_are_known(schema: Any, there: dict[str, Any], layout: Layout) -> bool:
-    """Whether there can be no null where the table allows none, or the footers will tell."""
+def _nulls_are_known(schema: Any, by_lower: dict[str, Any], layout: Layout) -> bool:
+    """Whether columns that are NOT NULL can have no nulls, or the footers count them."""
     covered = layout.covered
     if not all(_never_null(schema, p) or _is_checked(p, layout) for p in covered.required):
         return False
     return all(
-        (known := there.get(field.name.lower())) is None or _keeps(known.dataType, field.type)
+        (known := by_lower.get(field.name.lower())) is None or _keeps(known.dataType, field.type)
         for field in covered.promised
     )
 
 
+def _leaves(kind: DataType) -> Iterator[DataType]:
+    """The types without parts inside a type; a struct without fields is one."""
+    if isinstance(kind, StructType) and kind.fields:
+        parts = [field.type for field in kind.fields]
+    elif isinstance(kind, ArrayType):
+        parts = [kind.element_type]
+    elif isinstance(kind, MapType):
+        parts = [kind.key_type, kind.value_type]
+    else:
+        yield kind
+        return
+    for part in parts:
+        yield from _leaves(part)
+
+
 def _is_plain(kind: DataType) -> bool:
-    if isinstance(kind, StructType):
-        return bool(kind.fields) and all(_is_plain(field.type) for field in kind.fields)
-    if isinstance(kind, ArrayType):
-        return _is_plain(kind.element_type)
-    if isinstance(kind, MapType):
-        return _is_plain(kind.key_type) and _is_plain(kind.value_type)
-    return isinstance(kind, DecimalType) or str(kind) in _TYPES
+    return all(isinstance(leaf, DecimalType) or str(leaf) in _TYPES for leaf in _leaves(kind))
 
 
 def _has_timestamps(kind: DataType) -> bool:
-    if isinstance(kind, StructType):
-        return any(_has_timestamps(field.type) for field in kind.fields)
-    if isinstance(kind, ArrayType):
-        return _has_timestamps(kind.element_type)
-    if isinstance(kind, MapType):
-        return _has_timestamps(kind.key_type) or _has_timestamps(kind.value_type)
-    return str(kind) == "timestamp"
+    return any(str(leaf) == "timestamp" for leaf in _leaves(kind))
 
 
 def _has_settings(frame: DataFrame, wanted: dict[str, str]) -> bool:
@@ -218,15 +218,15 @@ def _has_settings(frame: DataFrame, wanted: dict[str, str]) -> bool:
 
 
 def _never_null(struct: Any, path: ColumnPath) -> bool:
-    """Whether Spark knows that a field has a value wherever the struct around it is there."""
-    found = [field for field in struct.fields if field.name.lower() == path[0].lower()]
+    """Whether Spark knows that a field is never null inside a struct that is not null."""
+    same = [field for field in struct.fields if field.name.lower() == path[0].lower()]
     if len(path) > 1:
-        return bool(found) and _never_null(found[0].dataType, path[1:])
-    return bool(found) and not found[0].nullable
+        return bool(same) and _never_null(same[0].dataType, path[1:])
+    return bool(same) and not same[0].nullable
 
 
 def _keeps(kind: Any, promised: DataType) -> bool:
-    """Whether Spark knows that there are no nulls inside where a table allows none."""
+    """Whether Spark knows that there are no nulls inside that the table does not allow."""
     if isinstance(promised, ArrayType):
         known = getattr(kind, "containsNull", True)
         return (promised.contains_null or not known) and (
@@ -242,38 +242,36 @@ def _keeps(kind: Any, promised: DataType) -> bool:
             )
         )
     if isinstance(promised, StructType):
-        there = {field.name.lower(): field for field in getattr(kind, "fields", ())}
+        by_lower = {field.name.lower(): field for field in getattr(kind, "fields", ())}
         return all(
-            (found := there.get(field.name.lower())) is not None
-            and (field.nullable or not found.nullable)
-            and _keeps(found.dataType, field.type)
+            (known := by_lower.get(field.name.lower())) is not None
+            and (field.nullable or not known.nullable)
+            and _keeps(known.dataType, field.type)
             for field in promised.fields
         )
     return True
 
 
 def _is_checked(path: ColumnPath, layout: Layout) -> bool:
-    """Whether a footer tells if a column that is NOT NULL has nulls."""
+    """Whether the footers count the nulls of a column."""
     if len(path) > 1 or path[0] in layout.partition_columns:
         return False
     return not isinstance(layout.schema.field(path[0]).type, (StructType, ArrayType, MapType))
 
 
-# --- what it has written ------------------------------------------------------------------
+# --- the files of a job -------------------------------------------------------------------
 
 
 def _taken_over(
     staged: Path, folder: Path, layout: Layout, table: str, moved: list[Path]
 ) -> list[AddFile]:
-    """Move the files of a job to their places; the actions that add them."""
+    """Move the files of a job to their places; return the actions that add them."""
     data = StructType(
         tuple(f for f in layout.schema.fields if f.name not in layout.partition_columns)
     )
     statistics = FooterStatistics(layout.covered, data)
 
     def take(path: Path) -> AddFile | None:
-        import pyarrow.parquet as pq
-
         footer = pq.read_metadata(path)
         if not footer.num_rows:
             return None
@@ -290,21 +288,21 @@ def _taken_over(
 
     try:
         with ThreadPoolExecutor(_THREADS) as pool:
-            found = [add for add in pool.map(take, _files(staged)) if add is not None]
+            adds = [add for add in pool.map(take, _files(staged)) if add is not None]
         for parent in {parent for path in moved for parent in _between(path, folder)}:
             _to_disk(parent)
     except OSError as error:
         raise StorageError(
-            f"Files of table {table!r} cannot be taken over from {staged}",
+            f"Files of table {table!r} cannot be moved from {staged}",
             why=str(error),
             fix="Check that the disk has room and that you may write there; nothing of this write "
             "is visible",
         ) from error
-    return found
+    return adds
 
 
 def _files(staged: Path) -> Iterator[Path]:
-    # Folders are named after values, and a value may be anything.
+    # Folders are named after values, which may be any text.
     for path in sorted(path for path in staged.rglob("*.parquet") if path.is_file()):
         below = path.relative_to(staged).parts[:-1]
         left_over = any(name.startswith("_") and "=" not in name for name in below)
@@ -321,7 +319,7 @@ def _between(path: Path, folder: Path) -> Iterator[Path]:
 
 
 def _to_disk(path: Path) -> None:
-    """A commit must not outlive its files."""
+    """Flush to disk: a commit must not outlive its files."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -331,26 +329,24 @@ def _to_disk(path: Path) -> None:
 
 def _values(directories: tuple[str, ...], layout: Layout) -> tuple[Any, ...]:
     """The values of the partition columns from the names of Spark's directories."""
-    found = []
+    values = []
     for name, directory in zip(layout.partition_columns, directories, strict=True):
         text = directory.partition("=")[2]
         value = None if text == NULL_DIRECTORY else unquote(text)
-        found.append(decode_partition_value(value, layout.schema.field(name).type))
-    return tuple(found)
+        values.append(decode_partition_value(value, layout.schema.field(name).type))
+    return tuple(values)
 
 
 def _check_required(
     path: Path, footer: Any, statistics: FooterStatistics, layout: Layout, table: str
 ) -> None:
-    """Refuse nulls in columns that are NOT NULL; what is not looked at here cannot have any."""
-    import pyarrow.parquet as pq
-
+    """Refuse nulls in columns that are NOT NULL; other columns cannot have any."""
     for column in layout.covered.required:
         if not _is_checked(column, layout):
             continue
         nulls = statistics.nulls(footer, column)
         if nulls is None:
-            # Its texts are too long for statistics.
+            # Long texts have no statistics.
             nulls = pq.read_table(path, columns=list(column), partitioning=None)[0].null_count
         if nulls:
             raise ConstraintViolatedError(

@@ -1,4 +1,4 @@
-"""The same file as the log, Spark and Hadoop write it."""
+"""The path of a file as the log, Spark and Hadoop write it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deltalakedb.actions.file_paths import split_uri
 
 # Names of the same store: Hadoop's connector for S3 answers to s3a only.
 _HADOOP: Final = {"s3": "s3a", "s3n": "s3a", "gcs": "gs", "az": "abfss", "azure": "abfss"}
-# What Java leaves as it is in the path of a URI, of ASCII; beyond that all but spaces and controls.
+# ASCII that Java does not escape in the path of a URI; beyond ASCII, all but spaces and controls.
 _LEGAL: Final = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-!.~'()*:@&=+$,;/"
 )
@@ -28,15 +28,15 @@ def hadoop_uri(location: str, log_path: str) -> str:
         store = rest[: rest.find("/", 2)] if scheme != "file" else "//"
         return f"{_HADOOP.get(scheme, scheme)}:{store}{log_path}"
     if scheme != "file":
-        # Those of object stores are as somebody wrote them.
+        # Locations of object stores are written by users, encoded or not.
         rest = quote(unquote(rest), safe="/:@!$&'()*+,;=~")
     return f"{_HADOOP.get(scheme, scheme)}:{rest}/{log_path}"
 
 
 def metadata_path(uri: str) -> str:
-    """What `_metadata.file_path` says of the file at a percent-encoded URI."""
+    """The `_metadata.file_path` of the file at a percent-encoded URI."""
     parts = urlsplit(uri)
-    # Hadoop's paths have no doubled slashes and no dots in them.
+    # Hadoop's paths have no double slashes and no dots.
     segments = [part for part in unquote(parts.path).split("/") if part not in ("", ".")]
     path = java_encoded("/" + "/".join(segments))
     return f"{parts.scheme}://{parts.netloc}{path}" if parts.netloc else f"{parts.scheme}:{path}"

@@ -1,27 +1,33 @@
 """Snapshots as DataFrames, read by Spark's own vectorised scan.
 
-The files come from the catalog, which has pruned them; Spark lists nothing. How partition values
-get into the rows depends on the layout:
+The catalog has pruned the files; Spark lists nothing.
 
-- by the names of the directories, where those say what the log says;
-- otherwise by a join with the values by file, which is general.
-
-Rows that deletion vectors hide are left out by an anti-join on file and row number, of those files
-alone that have any. Columns of tables with column mapping are read by their physical names or ids.
+- Partition values come from the names of the directories, if these agree with the log; otherwise
+  from a join with the values by file, which works for any layout.
+- Rows that deletion vectors hide are left out by an anti-join on file and row number, only for
+  files that have deletion vectors.
+- Columns of tables with column mapping are read by their physical names or ids.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta, timezone, tzinfo
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql.types import StringType
+from pyspark.sql.types import StructType as SparkStruct
+
+from deltalakedb.actions import Metadata
+from deltalakedb.actions.arrow import type_to_arrow
 from deltalakedb.actions.datatypes import (
     VOID,
     ArrayType,
@@ -40,20 +46,14 @@ from deltalakedb.conditions.where import parse_where
 from deltalakedb.errors import InvalidConditionError, UnsupportedFeatureError
 from deltalakedb.reading.data_files import DataFile, deleted_rows
 from deltalakedb.reading.dataset import layout_of
-from deltalakedb.spark.dml.positions import without
-from deltalakedb.spark.io.file_list import spark_file_list
+from deltalakedb.snapshot import Snapshot
+from deltalakedb.spark.io.file_list import distinct, spark_file_list
 from deltalakedb.spark.io.hadoop import hadoop_options, require_connector
 from deltalakedb.spark.io.paths import hadoop_uri, metadata_path
+from deltalakedb.spark.io.positions import without
 from deltalakedb.spark.io.spark_internals import cloned_reader, in_session, is_connect
+from deltalakedb.spark.io.timestamps import session_zone
 from deltalakedb.storage.locations import FilePlaces
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType as SparkStruct
-
-    from deltalakedb.actions import Metadata
-    from deltalakedb.snapshot import Snapshot
 
 FILE_COLUMNS: Final = (
     *("path", "dv_id", "size_bytes", "modification_time", "partition_values"),
@@ -63,21 +63,21 @@ FILE: Final = "__deltalakedb_file"
 """The column with the file of a row, as Spark names files."""
 ROW: Final = "__deltalakedb_row"
 """The column with the number of a row in its file."""
-# Settings by which Spark takes quotes and backslashes for something else.
+# Settings that change how Spark reads quotes and backslashes.
 _OTHER_TEXTS: Final = (
     "spark.sql.parser.escapedStringLiterals",
     "spark.sql.ansi.doubleQuotedIdentifiers",
     "spark.sql.legacy.consecutiveStringLiterals.enabled",
 )
-# Columns are found by their ids. Row by row, Spark would ask the session that runs the query for
-# this, and not the one that made the scan, and read nulls: so it reads by vectors in any case.
+# Columns are read by their ids. Spark's reader of single rows looks this setting up in the session
+# that runs the query, and not in that of the scan, and would read nulls: so vectors are required.
 _BY_ID: Final = {
     "spark.sql.parquet.fieldId.read.enabled": "true",
     "spark.sql.parquet.enableVectorizedReader": "true",
     "spark.sql.parquet.enableNestedColumnVectorizedReader": "true",
     "spark.sql.sources.useV1SourceList": "parquet",
 }
-# Types whose text in a directory Spark reads as the log means it, whatever the session's time zone.
+# Types whose text in a directory Spark reads as the log has it, in any time zone of the session.
 _BY_DIRECTORY: Final = frozenset(
     {"string", "long", "integer", "short", "byte", "boolean", "date", "double", "float"}
 )
@@ -93,10 +93,10 @@ def scan(
 ) -> DataFrame:
     """The rows of a snapshot, or those that fulfil a condition in Spark's SQL.
 
-    What the condition says of partitions and statistics is used to find the files; whatever it says
-    is applied to the rows. With `metadata` Spark's hidden column `_metadata` can be asked for in
-    any case, otherwise only where no files, or all of them, have deletion vectors. Columns are also
-    known by the `alias` of the table, in the condition too.
+    - The condition prunes files by partition values and statistics, and filters the rows.
+    - With `metadata`, Spark's hidden column `_metadata` can always be selected; otherwise only if
+      no files, or all of them, have deletion vectors.
+    - Columns can be named with the `alias` of the table, also in the condition.
     """
     if where is None:
         files = snapshot.files(columns=FILE_COLUMNS)
@@ -111,9 +111,7 @@ def scan(
 
 @contextmanager
 def refusing(condition: Any) -> Iterator[None]:
-    """Let Spark judge a condition; what it has against it comes out as InvalidConditionError."""
-    from pyspark.errors import AnalysisException
-
+    """Raise InvalidConditionError where Spark cannot resolve a condition."""
     try:
         yield
     except AnalysisException as error:
@@ -125,17 +123,17 @@ def refusing(condition: Any) -> Iterator[None]:
 
 
 def spark_says(error: Exception) -> str:
-    """What an error of Spark's analysis says, without its plans and stack traces."""
+    """The message of an error of Spark's analysis, without plans and stack traces."""
     return str(error).split("\n\nJVM stacktrace")[0].split(";\n")[0]
 
 
 def planned(
     spark: SparkSession, metadata: Metadata, where: str, *, alias: str | None = None
 ) -> Predicate:
-    """A condition in Spark's SQL, as far as the catalog can use it to find files.
+    """A condition in Spark's SQL as a predicate, as far as the catalog can prune files by it.
 
-    Whether it is right is for Spark to say: nothing is known here of what cannot be understood.
-    Times that name no zone are in that of the session, as they are for Spark.
+    Parts that cannot be translated prune nothing; Spark reports errors. Timestamps without a zone
+    are in that of the session, as in Spark.
     """
     zone = session_zone(spark)
     others = (str(spark.conf.get(key, "false")).lower() == "true" for key in _OTHER_TEXTS)
@@ -163,51 +161,30 @@ def scan_files(
     metadata: bool = False,
     not_null: bool = False,
 ) -> DataFrame:
-    """The rows of some files of a snapshot (see FILE_COLUMNS).
+    """The rows of files of a snapshot (see FILE_COLUMNS).
 
-    `with_position` adds the file and row number of each row, for whoever changes rows. A union has
-    no column `_metadata`, so with `metadata` there is none: rows of all files are then looked for
-    among those that are hidden. With `not_null` columns that are NOT NULL in the table are so in
-    the frame; who writes the rows again does without, to keep whatever a file has.
+    - `with_position` adds the columns FILE and ROW, for changes of rows.
+    - `metadata` avoids a union of files with and without deletion vectors, which has no column
+      `_metadata`: the anti-join then covers all files.
+    - `not_null` declares columns NOT NULL as in the table; without it, rows that break this rule
+      are read as they are, and can be rewritten.
     """
-    import pyarrow.compute as pc
-
     if is_connect(spark):
         raise UnsupportedFeatureError(
             f"Table {snapshot.table.name!r} cannot be read or changed this way by Spark Connect",
-            why="The files to scan are handed over in a folder that the server does not have",
+            why="Spark reads the list of files from a folder that the server does not have",
             fix='Read and write by format("deltalakedb"), or use a classic session of Spark for '
             "toDF, delete, update and merge",
         )
     reader = _Reader(spark, snapshot, not_null=not_null)
-    with_vector = pc.is_valid(files["deletion_vector"])
-    plain = files.filter(pc.invert(with_vector))
-    partly = files.filter(with_vector)
-    if metadata and partly.num_rows:
+    has_vector = pc.is_valid(files["deletion_vector"])
+    plain, marked = files.filter(pc.invert(has_vector)), files.filter(has_vector)
+    if not marked.num_rows:
+        return reader.read(plain, with_position=with_position)
+    if metadata or not plain.num_rows:
         return reader.without_deleted(files, with_position=with_position)
-    frame = reader.read(plain, with_position=with_position) if plain.num_rows else None
-    if partly.num_rows:
-        rest = reader.without_deleted(partly, with_position=with_position)
-        frame = rest if frame is None else frame.unionByName(rest)
-    return reader.read(plain, with_position=with_position) if frame is None else frame
-
-
-def session_zone(spark: SparkSession) -> tzinfo | None:
-    """The time zone of a session; None for one that is unknown here."""
-    return _zone(str(spark.conf.get("spark.sql.session.timeZone")))
-
-
-def _zone(name: str) -> tzinfo | None:
-    """A zone as Spark names them, which may be an offset too; None for one that is unknown."""
-    offset = re.fullmatch(r"(?:GMT|UTC|UT)?([+-])(\d{1,2})(?::?(\d{2}))?", name)
-    if offset is not None:
-        sign, hours, minutes = offset.groups()
-        size = timedelta(hours=int(hours), minutes=int(minutes or 0))
-        return timezone(size if sign == "+" else -size)
-    try:
-        return ZoneInfo("UTC" if name == "Z" else name)
-    except (ZoneInfoNotFoundError, ValueError):
-        return None
+    rest = reader.without_deleted(marked, with_position=with_position)
+    return reader.read(plain, with_position=with_position).unionByName(rest)
 
 
 class _Reader:
@@ -226,22 +203,20 @@ class _Reader:
         self._data = [f for f in self._schema.fields if f.name not in names and f.type != VOID]
 
     def read(self, files: pa.Table, *, with_position: bool) -> DataFrame:
-        """The rows of files, deletion vectors aside."""
-        from pyspark.sql import functions as F  # noqa: N812 - its usual name
-
+        """The rows of files, deleted ones included."""
         extra: list[Column] = []
         if with_position:
             extra = [
                 F.col("_metadata.file_path").alias(FILE),
                 F.col("_metadata.row_index").alias(ROW),
             ]
-        if self._partitions and not self._directories_tell(files):
+        if self._partitions and not self._directories_agree(files):
             return self._joined(files, extra)
         partitions = self._partitions if files.num_rows or self._mode == "none" else []
         frame = self._open(files, partitions)
         if not extra and self._needs_no_names(partitions):
-            # Spark inserts into a view of a bare scan, and its rows would go to the folder of the
-            # list. A projection has no place to insert into, and costs nothing.
+            # Spark can insert into a view of a plain scan, and the rows would go to the folder of
+            # the list. It cannot insert into a projection, which costs nothing.
             return frame.select("*")
         return frame.select(
             *self._columns({f.name: F.col(quoted(f.name)) for f in partitions}), *extra
@@ -257,7 +232,7 @@ class _Reader:
         )
 
     def without_deleted(self, files: pa.Table, *, with_position: bool) -> DataFrame:
-        """The rows of files that their deletion vectors leave; `_metadata` is still there."""
+        """The rows of files without deleted ones; `_metadata` can still be selected."""
         rows = self.read(files, with_position=with_position)
         hidden = self._hidden(files)
         if not hidden:
@@ -286,13 +261,13 @@ class _Reader:
         by_id = self._mode == "id"
         reader = cloned_reader(self._spark, _BY_ID) if by_id else self._spark.read
         reader = reader.schema(self._physical_schema(partitions)).options(
-            # A file that is left out, or half of it, would be rows that are lost by the next DML.
+            # Rows of an ignored file would be lost by the next DML.
             ignoreCorruptFiles="false",
             ignoreMissingFiles="false",
             **hadoop_options(self._location, self._snapshot.storage_options),
         )
         if not partitions:
-            # Otherwise any folder above the table that is called a=b would give a column.
+            # Otherwise a folder above the table named a=b would add a column.
             reader = reader.option("recursiveFileLookup", "true")
         places = FilePlaces(self._location, self._snapshot.table.allowed_roots)
         with spark_file_list(places, files) as folder:
@@ -300,25 +275,21 @@ class _Reader:
         return in_session(self._spark, frame) if by_id else frame
 
     def _physical_schema(self, partitions: Sequence[StructField]) -> SparkStruct:
-        from pyspark.sql.types import StructType as SparkStruct
-
         fields = [_physical(field, ids=self._mode == "id") for field in self._data]
         fields += [_bare(field) for field in partitions]
         if self._not_null:
             known = [*self._data, *partitions]
             fields = [
-                replace(made, nullable=field.nullable)
-                for made, field in zip(fields, known, strict=True)
+                replace(physical, nullable=field.nullable)
+                for physical, field in zip(fields, known, strict=True)
             ]
         text = schema_to_json(StructType(tuple(fields)))
         return SparkStruct.fromJson(json.loads(text))
 
     def _columns(self, partition_values: dict[str, Column]) -> list[Column]:
         """Every column of the table by its logical name, in order."""
-        from pyspark.sql import functions as F  # noqa: N812
-
         types = spark_types(self._schema)
-        found = []
+        columns = []
         for field in self._schema.fields:
             if field.name in partition_values:
                 column = partition_values[field.name]
@@ -331,13 +302,13 @@ class _Reader:
                 ):
                     # By position: nested fields get their logical names.
                     column = column.cast(types[field.name])
-            found.append(column.alias(field.name, metadata=_own_metadata(field)))
-        return found
+            columns.append(column.alias(field.name, metadata=_own_metadata(field)))
+        return columns
 
     # --- partition values -----------------------------------------------------------------
 
-    def _directories_tell(self, files: pa.Table) -> bool:
-        """Whether the names of the directories say what the log says, and nothing else."""
+    def _directories_agree(self, files: pa.Table) -> bool:
+        """Whether the names of the directories have the partition values of the log alone."""
         if self._mode != "none" or "=" in unquote(urlsplit(self._location).path):
             return False
         if any(str(field.type) not in _BY_DIRECTORY for field in self._partitions):
@@ -362,10 +333,7 @@ class _Reader:
         return True
 
     def _value_schema(self) -> SparkStruct:
-        """Of the values by file: left to itself, Spark takes times without a zone for moments."""
-        from pyspark.sql.types import StringType
-        from pyspark.sql.types import StructType as SparkStruct
-
+        """The schema of the values by file; by default Spark reads timestamp_ntz as timestamp."""
         types = spark_types(self._schema)
         schema = SparkStruct().add("__file", StringType())
         for i, field in enumerate(self._partitions):
@@ -373,21 +341,19 @@ class _Reader:
         return schema
 
     def _joined(self, files: pa.Table, extra: list[Column]) -> DataFrame:
-        """Partition values by file, which is right for any layout."""
-        import pyarrow as pa
-        from pyspark.sql import functions as F  # noqa: N812
-
+        """The rows of files, with partition values from a join by file."""
         layout = layout_of(self._snapshot)
         paths = files["path"].to_pylist()
         values = [
             layout.partition(text, path=path)
             for path, text in zip(paths, files["partition_values"].to_pylist(), strict=True)
         ]
-        from deltalakedb.actions.arrow import type_to_arrow
-
         table = pa.table(
             {
-                "__file": [metadata_path(hadoop_uri(self._location, path)) for path in paths],
+                "__file": pa.array(
+                    [metadata_path(hadoop_uri(self._location, path)) for path in paths],
+                    pa.string(),
+                ),
                 **{
                     f"__value_{i}": pa.array(
                         [one[field.name].as_py() for one in values], type_to_arrow(field.type)
@@ -396,44 +362,32 @@ class _Reader:
                 },
             }
         )
-        by_file = F.broadcast(self._spark.createDataFrame(_distinct(table), self._value_schema()))
+        by_file = F.broadcast(
+            self._spark.createDataFrame(distinct(table, "__file"), self._value_schema())
+        )
         frame = self._open(files, [])
         joined = frame.join(by_file, frame["_metadata.file_path"] == by_file["__file"])
         named = {field.name: F.col(f"__value_{i}") for i, field in enumerate(self._partitions)}
         return joined.select(*self._columns(named), *extra)
 
 
-def _distinct(table: pa.Table) -> pa.Table:
-    """One row a file: a path may be there with several deletion vectors."""
-    import pyarrow.compute as pc
-
-    seen: set[str] = set()
-    keep = []
-    for path in table["__file"].to_pylist():
-        keep.append(path not in seen)
-        seen.add(path)
-    return table if all(keep) else table.filter(pc.equal(keep, True))  # noqa: FBT003
-
-
 def quoted(name: str) -> str:
-    """A name as SQL takes it, whatever it is made of."""
+    """A name as an identifier of SQL, in backticks."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def spark_types(schema: StructType) -> dict[str, Any]:
     """Spark's types of the columns, by name, with nulls allowed everywhere.
 
-    A promise that there are none is kept when rows are written. Spark would take it for granted:
-    nulls come out as zeros, and a value that may be null is not cast at all.
+    NOT NULL is checked when rows are written. Spark would rely on it: nulls would become zeros, and
+    a nullable value would not be cast at all.
     """
-    from pyspark.sql.types import StructType as SparkStruct
-
     parsed = SparkStruct.fromJson(json.loads(schema_to_json(with_nulls(schema))))
     return {field.name: field.dataType for field in parsed.fields}
 
 
 def _own_metadata(field: StructField) -> dict[str, Any]:
-    """What a user attached to a column; what Delta keeps there for itself stays in the log."""
+    """The metadata that a user attached to a column, without that of Delta."""
     return {key: value for key, value in field.metadata.items() if not key.startswith("delta.")}
 
 
@@ -442,7 +396,7 @@ def _bare(field: StructField) -> StructField:
 
 
 def _physical(field: StructField, *, ids: bool) -> StructField:
-    """A field as data files have it. All may be null: files may lack a column."""
+    """A field as data files have it; all are nullable, as a file may lack a column."""
     metadata = {}
     identity = column_id(field)
     if ids and identity is not None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 _SEPARATOR: Final = "\x00\x01"
 _CREATE_TABLE: Final = frozenset(
@@ -55,8 +56,6 @@ def hadoop_version(spark: SparkSession) -> str:
 
 def has_file_system(spark: SparkSession, scheme: str) -> bool:
     """Whether Hadoop has a connector for the URIs of a scheme."""
-    from py4j.protocol import Py4JError
-
     settings = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
     try:
         _jvm(spark).org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, settings)
@@ -92,7 +91,7 @@ def join_condition(joined: DataFrame) -> Any:
 
 
 def alias_of(frame: DataFrame) -> str | None:
-    """The alias that a user gave a DataFrame, below what was done to it since."""
+    """The alias of a DataFrame, also below later operations with one child."""
     plan: Any
     if is_connect(frame):
         plan = getattr(frame, "_plan", None)
@@ -112,9 +111,6 @@ def alias_of(frame: DataFrame) -> str | None:
 
 def same_expression(expected: Any, read: Callable[[], Any]) -> bool:
     """Whether Spark resolves a text to an expression that is equal to another one."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     try:
         return bool(read().semanticEquals(expected))
     except (Py4JError, PySparkException):
@@ -128,13 +124,13 @@ def has_subquery(spark: SparkSession, plan: Any) -> bool:
 
 
 def with_current_time(spark: SparkSession, plan: Any) -> tuple[Any, bool]:
-    """A filter whose functions of the current time are literals; whether it had any.
+    """A filter with literals for functions of the current time; whether it had any.
 
     The rules are those that Spark's optimizer applies first. The optimizer as a whole would also
-    rewrite the condition, so that its text is no longer the one that was meant.
+    rewrite the condition in ways that its SQL text cannot express.
     """
     rules = _jvm(spark).org.apache.spark.sql.catalyst.optimizer
-    # `now() - INTERVAL 1 HOUR` stands for an expression that can be evaluated.
+    # `now() - INTERVAL 1 HOUR` has to be replaced by an expression that can be evaluated.
     plain = rules.ReplaceExpressions.apply(plan)
     fixed = rules.SpecialDatetimeValues.apply(rules.ComputeCurrentTime.apply(plain))
     return rules.ConstantFolding.apply(fixed), not fixed.fastEquals(plain)
@@ -147,8 +143,6 @@ def replaced_expressions(spark: SparkSession, plan: Any) -> Any:
 
 def release_checkpoint(frame: DataFrame) -> None:
     """Delete the rows of a local checkpoint; otherwise they stay until Java collects garbage."""
-    from py4j.protocol import Py4JError
-
     with suppress(Py4JError, TypeError, AttributeError):
         analyzed_plan(frame).rdd().unpersist(False)  # noqa: FBT003
 
@@ -170,16 +164,12 @@ def cloned_reader(spark: SparkSession, settings: Mapping[str, str]) -> DataFrame
 
 def in_session(spark: SparkSession, scan: DataFrame) -> DataFrame:
     """A scan of a cloned reader as a DataFrame of the session."""
-    from pyspark.sql import DataFrame
-
     java: Any = spark._jsparkSession  # noqa: SLF001
     return DataFrame(java.baseRelationToDataFrame(analyzed_plan(scan).relation()), spark)
 
 
 def in_clone(frame: DataFrame, settings: Mapping[str, str]) -> DataFrame:
     """The rows of a DataFrame, computed with other settings."""
-    from pyspark.sql import DataFrame
-
     spark = frame.sparkSession
     dataset = _jvm(spark).org.apache.spark.sql.classic.Dataset
     return DataFrame(dataset.ofRows(_clone(spark, settings), analyzed_plan(frame)), spark)
@@ -287,9 +277,6 @@ def created_with(spark: SparkSession, query: str) -> tuple[str, str] | None:
 
     None for other statements, and for text that Spark's parser refuses.
     """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     try:
         plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(query)  # noqa: SLF001
         kind = str(plan.getClass().getSimpleName())
@@ -348,8 +335,8 @@ def _current_time_works(spark: SparkSession) -> bool:
         spark, filter_plan(rows.where("date_from_unix_date(id) < now()"))
     )
     _, other = with_current_time(spark, filter_plan(rows.where("id < 3")))
-    found = has_subquery(spark, filter_plan(rows.where("id IN (SELECT 1)")))
-    return asks and not other and found and "TIMESTAMP" in str(timed.condition().sql())
+    subquery = has_subquery(spark, filter_plan(rows.where("id IN (SELECT 1)")))
+    return asks and not other and subquery and "TIMESTAMP" in str(timed.condition().sql())
 
 
 def _clones_work(spark: SparkSession) -> bool:

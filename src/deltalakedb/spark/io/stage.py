@@ -1,44 +1,50 @@
-"""Spark's executors write data files by the same staging function as everybody else.
+"""Spark's executors write data files, by the staging function of the other rooms.
 
-Each task writes the rows of its partition and sends the actions of its files back. A task that is
-tried again, or runs twice, leaves files that no action names: they are invisible, and vacuum finds
-them. What a task refuses comes back as the error that it is, and not as a stack trace of Python.
+- Each task writes the rows of its partition, and returns the actions of its files.
+- A task that is retried, or runs twice, leaves files that no action names: they are invisible, and
+  vacuum deletes them.
+- An error that a task raises is raised in the driver, without the stack trace of Spark.
 """
 
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import tzinfo
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from deltalakedb.actions import AddFile, CdcFile
+from deltalakedb.actions.datatypes import StructType
 from deltalakedb.actions.partition import decode_path
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.actions.values import CHANGE_TYPE
 from deltalakedb.errors import ConfigurationError, ConstraintViolatedError, DeltaLakeDbError
-from deltalakedb.spark.dml.generated import filled, generated_conditions
-from deltalakedb.spark.dml.store_assignment import unfit
+from deltalakedb.operations.append import RowPlan
+from deltalakedb.operations.overwrite import Take
+from deltalakedb.snapshot import Snapshot
+from deltalakedb.spark.io.generated import generated_conditions, with_generated
 from deltalakedb.spark.io.native_writer import WIDER, stage_natively
-from deltalakedb.spark.io.scan import quoted, session_zone, spark_types
+from deltalakedb.spark.io.scan import quoted, spark_types
 from deltalakedb.spark.io.spark_internals import is_connect
-from deltalakedb.spark.io.task_results import receive_add, receive_error, send_add, send_error
+from deltalakedb.spark.io.store_assignment import unfit
+from deltalakedb.spark.io.timestamps import session_zone
 from deltalakedb.staging.change_data import cdc_files, change_data_plan
 from deltalakedb.staging.fit import fit, invariants, limits, nullable
 from deltalakedb.staging.stage import Sinks, StagePlan, Stager, stage
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-
-    from deltalakedb.actions.datatypes import StructType
-    from deltalakedb.operations.append import RowPlan
-    from deltalakedb.operations.overwrite import Take
-    from deltalakedb.snapshot import Snapshot
-
 _BROKEN: Final = "deltalakedb:constraint:"
-_Write: TypeAlias = Callable[[Iterable[Any]], tuple[list[AddFile], list[AddFile]]]
+_Written: TypeAlias = tuple[list[AddFile], list[AddFile]]
+"""Data files, and files of change data."""
+_Write: TypeAlias = Callable[[Iterable[pa.RecordBatch]], _Written]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,34 +54,29 @@ class FrameSource:
     generates: ClassVar[bool] = True
     frame: DataFrame
     codec: str | None = None
-    """Of the new files; None for that of the table."""
+    """The codec of the new files; None for that of the table."""
     max_records: int | None = None
-    """How many rows a new file has at most."""
+    """The most rows of a new file."""
     optimize: bool | None = None
-    """Whether rows are shuffled to fewer, larger files; None for what the table says."""
+    """Whether rows are shuffled to fewer, larger files; None for the table's property."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns, as the batches of the executors will have them.
-
-        With nulls allowed everywhere: what Spark knows of these rows is no rule for a table.
-        """
-        from pyspark.sql.pandas.types import to_arrow_schema
-
+        """The columns of the batches; all are nullable, whatever Spark knows of these rows."""
         return nullable(to_arrow_schema(self.frame.schema, timezone="UTC"), ids=True)
 
     def zone(self) -> tzinfo:
         """The time zone of the session."""
-        found = session_zone(self.frame.sparkSession)
-        if found is None:
+        zone = session_zone(self.frame.sparkSession)
+        if zone is None:
             raise ConfigurationError(
-                "The time zone of the session is not known here",
+                "Python does not know the time zone of the session",
                 fix="Set spark.sql.session.timeZone to a name such as Europe/Berlin, or to UTC",
             )
-        return found
+        return zone
 
     def replacing(self, snapshot: Snapshot, plan: RowPlan, now: int) -> Take | None:
-        """Spark takes out what these rows replace; not through Connect, where it cannot scan."""
+        """Let Spark delete the rows that these replace; Spark Connect cannot scan, and does not."""
         from deltalakedb.spark.dml.replace import replace_matching, replace_where
 
         if is_connect(self.frame):
@@ -85,18 +86,18 @@ class FrameSource:
         return replace_where(self.frame.sparkSession, snapshot, plan, now)
 
     def stage(self, plan: StagePlan) -> list[AddFile]:
-        """Write the rows where they are."""
-        # What is wrong with the columns is told before a job begins.
+        """Write the rows on the executors."""
+        # Refuse wrong columns before a job begins.
         schema = plan.metadata.schema
-        fit(FrameSource(filled(self.frame, schema)).schema, schema, table=plan.table)
-        # Expressions of the table are about values of its types: hash(1) is not hash(1L).
-        rows = filled(_widened(self.frame, schema), schema)
+        fit(FrameSource(with_generated(self.frame, schema)).schema, schema, table=plan.table)
+        # Expressions of the table get values of its types: hash(1) is not hash(1L).
+        rows = with_generated(_widened(self.frame, schema), schema)
         plan = replace(plan, codec=self.codec, max_records=self.max_records)
         frame, checked = _constrained(rows, plan)
         return stage_frame(_shuffled(frame, plan) if self._optimizes(plan) else frame, checked)
 
     def _optimizes(self, plan: StagePlan) -> bool:
-        """Whether to shuffle; without adaptive execution it would make more files, and not less."""
+        """Whether to shuffle; without adaptive execution, a shuffle would write more files."""
         if not is_adaptive(self.frame.sparkSession):
             return False
         if self.optimize is None:
@@ -110,7 +111,7 @@ def frame_source(frame: DataFrame) -> FrameSource:
 
 
 def is_adaptive(spark: SparkSession) -> bool:
-    """Whether Spark makes partitions of a shuffle larger or smaller when it knows their sizes."""
+    """Whether Spark adapts the partitions of a shuffle to their sizes."""
     return str(spark.conf.get("spark.sql.adaptive.enabled", "true")).lower() == "true"
 
 
@@ -120,9 +121,7 @@ def _shuffled(frame: DataFrame, plan: StagePlan) -> DataFrame:
 
 
 def _widened(frame: DataFrame, schema: StructType) -> DataFrame:
-    """The rows with numbers of the table's types, where those hold all values that there can be."""
-    from pyspark.sql import functions as F  # noqa: N812 - its usual name
-
+    """The rows with numbers cast to the table's types, where no value can be lost."""
     types = {name.lower(): kind for name, kind in spark_types(schema).items()}
     casts = {}
     for column in frame.schema.fields:
@@ -134,13 +133,11 @@ def _widened(frame: DataFrame, schema: StructType) -> DataFrame:
 
 
 def stage_frame(frame: DataFrame, plan: StagePlan, *, sized: bool = False) -> list[AddFile]:
-    """Write the rows of a DataFrame as data files; the actions that add them.
+    """Write the rows of a DataFrame as data files; return the actions that add them.
 
-    By Spark's own writer where that can do it, which is the fastest way. It makes one file of what
-    a task has, so it is not used where somebody asked for a size, unless tasks are `sized`.
+    Spark's own writer is the fastest way, and used if it can. It writes one file in each task: for
+    a target size it is only used if the tasks are `sized`.
     """
-    from pyspark.errors import PySparkException
-
     try:
         native = stage_natively(frame, plan, sized=sized)
     except PySparkException as error:
@@ -151,7 +148,7 @@ def stage_frame(frame: DataFrame, plan: StagePlan, *, sized: bool = False) -> li
 
 
 def stage_frame_checked(frame: DataFrame, plan: StagePlan) -> list[AddFile]:
-    """The same, with rows that fulfil the constraints of the table."""
+    """The same, with a check of the table's constraints."""
     return stage_frame(*_constrained(frame, plan))
 
 
@@ -166,17 +163,16 @@ def stage_changes(frame: DataFrame, plan: StagePlan) -> tuple[list[AddFile], lis
 
 
 def _split(plan: StagePlan) -> _Write:
-    beside = change_data_plan(plan)
+    """Write rows and change data to files of their own."""
+    change_data = change_data_plan(plan)
 
-    def write(batches: Iterable[Any]) -> tuple[list[AddFile], list[AddFile]]:
-        import pyarrow.compute as pc
-
-        rows, changes = Stager(plan), Stager(beside)
+    def write(batches: Iterable[pa.RecordBatch]) -> _Written:
+        rows, changes = Stager(plan), Stager(change_data)
         try:
             for batch in batches:
-                kept = pc.is_null(batch.column(CHANGE_TYPE))
-                rows.write(batch.filter(kept).drop_columns([CHANGE_TYPE]))
-                changes.write(batch.filter(pc.invert(kept)))
+                is_row = pc.is_null(batch.column(CHANGE_TYPE))
+                rows.write(batch.filter(is_row).drop_columns([CHANGE_TYPE]))
+                changes.write(batch.filter(pc.invert(is_row)))
             return rows.finish(), changes.finish()
         except BaseException:
             rows.abort()
@@ -186,50 +182,34 @@ def _split(plan: StagePlan) -> _Write:
     return write
 
 
-def _collected(
-    frame: DataFrame, plan: StagePlan, write: _Write
-) -> tuple[list[AddFile], list[AddFile]]:
-    """Let the executors write; nothing of it is left when one of them refuses its rows."""
-    from pyspark.errors import PySparkException
+def _collected(frame: DataFrame, plan: StagePlan, write: _Write) -> _Written:
+    """Let the executors write; no file stays if a task refuses its rows."""
+    names = list(frame.columns)
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        result: _Written | DeltaLakeDbError
+        try:
+            result = write(batch.rename_columns(names) for batch in batches)
+        except DeltaLakeDbError as error:
+            result = error
+        yield pa.record_batch([pa.array([pickle.dumps(result)], pa.binary())], names=["result"])
 
     # PySpark cannot send columns that have a dot in their names.
-    names = list(frame.columns)
     plain = frame.toDF(*(f"_{i}" for i in range(len(names))))
     try:
-        results = plain.mapInArrow(
-            _writer(write, names), "file string, beside string, error string"
-        )
-        found = results.collect()
+        rows = plain.mapInArrow(run, "result binary").collect()
     except PySparkException as error:
         raise _refused(error, plan.table) from error
-    adds = [receive_add(row.file) for row in found if row.file is not None]
-    beside = [receive_add(row.beside) for row in found if row.beside is not None]
-    errors = [row.error for row in found if row.error is not None]
+    results = [pickle.loads(row.result) for row in rows]  # noqa: S301 - from our tasks
+    errors = [one for one in results if isinstance(one, DeltaLakeDbError)]
+    written = [one for one in results if not isinstance(one, DeltaLakeDbError)]
+    adds = [add for files, _ in written for add in files]
+    changes = [add for _, files in written for add in files]
     if errors:
-        written = [decode_path(add.path) for add in (*adds, *beside)]
-        Sinks(plan.location, plan.storage_options).delete(written)
-        raise receive_error(errors[0])
-    return adds, beside
-
-
-def _writer(write: _Write, columns: list[str]) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    def run(batches: Iterable[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-
-        results: list[dict[str, str]] = []
-        try:
-            adds, beside = write(batch.rename_columns(columns) for batch in batches)
-            results += [{"file": send_add(add)} for add in adds]
-            results += [{"beside": send_add(add)} for add in beside]
-        except DeltaLakeDbError as error:
-            results.append({"error": send_error(error)})
-        names = ("file", "beside", "error")
-        yield pa.RecordBatch.from_arrays(
-            [pa.array([one.get(name) for one in results], pa.string()) for name in names],
-            list(names),
-        )
-
-    return run
+        keys = [decode_path(add.path) for add in (*adds, *changes)]
+        Sinks(plan.location, plan.storage_options).delete(keys)
+        raise errors[0]
+    return adds, changes
 
 
 # --- constraints --------------------------------------------------------------------------
@@ -238,12 +218,10 @@ def _writer(write: _Write, columns: list[str]) -> Callable[[Iterable[Any]], Iter
 def _constrained(
     frame: DataFrame, plan: StagePlan, *, unless: str | None = None
 ) -> tuple[DataFrame, StagePlan]:
-    """The same rows, checked by Spark itself, which knows every expression of SQL.
+    """Let Spark check the constraints, whose expressions may be any in its SQL.
 
-    Rows with a value in the column `unless` may break any of them.
+    Rows with a value in the column `unless` are not checked.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - its usual name
-
     conditions = {
         **TableProperties(plan.metadata.configuration).constraints,
         **dict(invariants(plan.metadata.schema)),
@@ -262,7 +240,7 @@ def _constrained(
         holds = F.coalesce(F.expr(f"({condition})"), F.lit(False))  # noqa: FBT003
         if unless is not None:
             holds = F.col(unless).isNotNull() | holds
-        # What is not deterministic stays here; else rows that a join leaves out are asked, too.
+        # A filter that is not deterministic is not pushed below a join, to rows that it drops.
         frame = frame.where(holds | (F.spark_partition_id() < 0) | failure.isNull())
     return frame, replace(plan, conditions={}, enforce=False)
 

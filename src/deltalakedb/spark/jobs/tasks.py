@@ -1,4 +1,4 @@
-"""Bulk jobs of the catalog on the executors: the log of an import, the files of an archive.
+"""Work of the catalog on the executors: parsing a log, writing an archive, compacting files.
 
 The executors call the functions that one process would call. A window of tasks is one Spark job;
 the next one runs while the results of the last are used. An error that a task raises is raised in
@@ -8,59 +8,52 @@ the driver. Sessions of Spark Connect work as well.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from deltalakedb.errors import ConfigurationError, DeltaLakeDbError
+from deltalakedb.importing.log_rows import LogBatch
 from deltalakedb.importing.parsing import Parser, parse
 from deltalakedb.importing.parsing import Task as LogTask
 from deltalakedb.retention.archive import ArchivedFile, Part, PartWriter, write_part
 from deltalakedb.storage import open_storage
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from deltalakedb.importing.log_rows import LogBatch
-
 Task = TypeVar("Task")
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 _PLACES: Final = 8
-"""How many tasks run at once where the session does not tell."""
+"""The number of tasks that run at once, where the session has no context to ask."""
 
 
 def spark_parser(spark: SparkSession, location: str, options: Mapping[str, str]) -> Parser:
-    """Parse tasks on the executors of a session; they have to reach `location`."""
+    """Return a parser of log files that runs on the executors; they have to reach `location`."""
     _check_session(spark, location)
-    given = dict(options)
+    stored = dict(options)
 
     def work(task: LogTask) -> LogBatch:
-        return parse(open_storage(location, given), task)
+        return parse(open_storage(location, stored), task)
 
-    def parse_all(tasks: Iterable[LogTask]) -> Iterator[LogBatch]:
-        yield from _in_order(spark, work, tasks)
-
-    return parse_all
+    return lambda tasks: _in_windows(spark, work, tasks)
 
 
 def spark_parts(spark: SparkSession, location: str, options: Mapping[str, str]) -> PartWriter:
-    """Write parts on the executors of a session; they and this process have to reach `location`."""
+    """Return a writer of archives that runs on the executors; they have to reach `location`."""
     _check_session(spark, location)
-    given = dict(options)
+    stored = dict(options)
 
     def work(part: Part) -> ArchivedFile:
-        return write_part(open_storage(location, given), part)
+        return write_part(open_storage(location, stored), part)
 
-    def write_all(parts: Iterable[Part]) -> Iterator[ArchivedFile]:
-        # Each holds many rows: no more are in memory than run at once, and are read meanwhile.
-        yield from _in_order(spark, work, parts, ahead=1)
-
-    return write_all
+    # A part holds many rows: the driver has no more in memory than run, and as many to read.
+    return lambda parts: _in_windows(spark, work, parts, rounds=1)
 
 
 def _check_session(spark: SparkSession, location: str) -> None:
-    """Refuse what is no session, and a location that no executor reaches."""
+    """Refuse an object that is no session, and a location that no executor reaches."""
     if not hasattr(spark, "createDataFrame"):
         raise ConfigurationError(
             f"spark={type(spark).__name__} is no Spark session",
@@ -74,24 +67,31 @@ def _check_session(spark: SparkSession, location: str) -> None:
         )
 
 
-def _in_order(
+def _in_windows(
     spark: SparkSession,
-    work: Callable[[Task], Answer],
+    work: Callable[[Task], Result],
     tasks: Iterable[Task],
     *,
-    ahead: int = 2,
-) -> Iterator[Answer]:
-    """The answers of the tasks, in their order; `ahead` times as many as run at once are a job."""
+    rounds: int = 2,
+) -> Iterator[Result]:
+    """Yield the results in the order of the tasks; a job has `rounds` tasks for each core."""
     rest = iter(tasks)
     with ThreadPoolExecutor(max_workers=1) as background:
-        running: Future[list[Answer]] | None = None
-        while window := list(islice(rest, ahead * _places(spark))):
-            following = background.submit(_run, spark, work, window)
+        running: Future[list[bytes]] | None = None
+        while window := list(islice(rest, rounds * _places(spark))):
+            following = background.submit(_collect, spark, work, window)
             if running is not None:
-                yield from running.result()
+                yield from _loaded(running.result())
             running = following
         if running is not None:
-            yield from running.result()
+            yield from _loaded(running.result())
+
+
+def run_tasks(
+    spark: SparkSession, work: Callable[[Task], Result], tasks: Sequence[Task]
+) -> Iterator[Result]:
+    """Run all tasks as one job; yield the results in order, up to the first error."""
+    yield from _loaded(_collect(spark, work, tasks))
 
 
 def _places(spark: SparkSession) -> int:
@@ -101,31 +101,33 @@ def _places(spark: SparkSession) -> int:
         return _PLACES
 
 
-def _run(spark: SparkSession, work: Callable[[Task], Answer], tasks: list[Task]) -> list[Answer]:
+def _collect(
+    spark: SparkSession, work: Callable[[Task], Result], tasks: Sequence[Task]
+) -> list[bytes]:
     rows = [(number, pickle.dumps(task, protocol=5)) for number, task in enumerate(tasks)]
     frame = spark.createDataFrame(rows, "number long, task binary")
-    spread = frame.repartitionByRange(len(rows), "number")
 
     def run(batches: Iterable[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-
         for batch in batches:
             for number, task in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                answer: Any
+                result: Any
                 try:
-                    answer = work(pickle.loads(task))  # noqa: S301 - from our driver
+                    result = work(pickle.loads(task))  # noqa: S301 - from our driver
                 except DeltaLakeDbError as error:
-                    answer = error
-                data = [pickle.dumps(answer, protocol=5)]
+                    result = error
+                data = [pickle.dumps(result, protocol=5)]
                 columns = [pa.array([number], pa.int64()), pa.array(data, pa.binary())]
-                yield pa.record_batch(columns, names=["number", "answer"])
+                yield pa.record_batch(columns, names=["number", "result"])
 
-    rows_back = spread.mapInArrow(run, "number long, answer binary").collect()
-    answers = {row.number: pickle.loads(row.answer) for row in rows_back}  # noqa: S301 - from our tasks
-    found: list[Answer] = []
-    for number in range(len(tasks)):
-        answer = answers[number]
-        if isinstance(answer, DeltaLakeDbError):
-            raise answer
-        found.append(answer)
-    return found
+    # One task each, in their order.
+    spread = frame.repartitionByRange(len(rows), "number")
+    results = spread.mapInArrow(run, "number long, result binary").collect()
+    return [row.result for row in sorted(results, key=lambda row: int(row.number))]
+
+
+def _loaded(results: Iterable[bytes]) -> Iterator[Any]:
+    for data in results:
+        result = pickle.loads(data)  # noqa: S301 - from our tasks
+        if isinstance(result, DeltaLakeDbError):
+            raise result
+        yield result

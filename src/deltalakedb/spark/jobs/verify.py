@@ -1,8 +1,8 @@
-"""A log that is read by Spark's executors, to be compared with the catalog.
+"""Spark's executors read a log, to compare it with the catalog.
 
-The functions that hash and parse are those that one process uses, so what is found is the same: the
-executors hash commit files, and bring parts of the log down to the last action on each file; a
-shuffle leaves the last one of all. The driver gets a bucket of live files at a time.
+The functions that hash and parse are those of one process, so the result is the same. The executors
+hash commit files, and reduce parts of the log to the last action on each file; a shuffle reduces
+these to the last of all. The driver gets a bucket of live files at a time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ import hashlib
 import pickle
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from deltalakedb.actions import Action, AddFile, RemoveFile
 from deltalakedb.deltalog.fetch import Spool, Spooled
@@ -22,10 +26,7 @@ from deltalakedb.errors import InvalidLogError, ObjectNotFoundError
 from deltalakedb.mirror.log_reader import LogReader
 from deltalakedb.storage import Storage, open_storage
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-# How many commit files a task takes at once: enough to be worth it, few enough to share out.
+# Commit files of a task: enough to be worth one, few enough to use all executors.
 _CHUNK: Final = 500
 _MOST_TASKS: Final = 200
 _REMOVED: Final = b""
@@ -45,13 +46,13 @@ class _Place(NamedTuple):
 def log_reader(
     spark: SparkSession, location: str, options: Mapping[str, str]
 ) -> Callable[[Storage, Spool], LogReader]:
-    """What opens a log to be read by Spark."""
+    """A function that opens a log, to be read by Spark."""
     place = _Place(location, dict(options))
     return lambda storage, spool: SparkLogReader(spark, place, storage, spool)
 
 
 class SparkLogReader(LogReader):
-    """Reads files of one log by jobs of Spark; single files by itself."""
+    """Reads the files of one log by Spark jobs, and single files in this process."""
 
     def __init__(self, spark: SparkSession, place: _Place, storage: Storage, spool: Spool) -> None:
         super().__init__(storage, spool)
@@ -60,7 +61,7 @@ class SparkLogReader(LogReader):
         self._digests: dict[str, Spooled] | None = None
 
     def fetch(self, keys: Sequence[str]) -> dict[str, Spooled]:
-        """Size and digest of each file that is there; one job hashes all commits of the log."""
+        """The size and digest of each file that exists; one job hashes all commits of the log."""
         if self._digests is None:
             commits = [file.key for file in list_log(self.storage).commits.values()]
             self._digests = self._hash([*dict.fromkeys([*commits, *keys])])
@@ -73,16 +74,14 @@ class SparkLogReader(LogReader):
         if not chunks:
             return {}
         rows = self._run(chunks, _hasher(self._place), "key binary, size long, digest string")
-        # They are not in the spool: whoever wants their bytes fetches them.
+        # They are not in the spool: a reader of their bytes fetches them.
         return {
             row["key"].decode(): Spooled(0, row["size"], row["digest"])
             for row in rows.toArrow().to_pylist()
         }
 
     def states(self, plan: HistoryPlan, buckets: int) -> Iterator[LogState]:
-        """The state that a part of the log comes to, a bucket of its files at a time."""
-        from pyspark.sql import functions as F  # noqa: N812 - its usual name
-
+        """The state after a part of the log, a bucket of its files at a time."""
         columns = "kind int, bucket int, place int, key binary, value binary"
         replayed = self._run(_units(plan), _replayer(self._place, buckets), columns).cache()
         try:
@@ -101,8 +100,8 @@ class SparkLogReader(LogReader):
                 state = LogState(bucket=bucket, buckets=buckets)
                 for row in control:
                     state.apply(_loaded(row["value"]))
-                found = newest.where(F.col("bucket") == bucket).select("key", "value").toArrow()
-                for batch in found.to_batches():
+                live = newest.where(F.col("bucket") == bucket).select("key", "value").toArrow()
+                for batch in live.to_batches():
                     names, values = batch.column(0).to_pylist(), batch.column(1).to_pylist()
                     for name, value in zip(names, values, strict=True):
                         state.files[name.decode("utf-8", "surrogatepass")] = value
@@ -122,7 +121,7 @@ class SparkLogReader(LogReader):
 
 
 def _units(plan: HistoryPlan) -> list[tuple[object, ...]]:
-    """The pieces of a history in order: a checkpoint by itself, commits many at a time."""
+    """The units of a history in order: single checkpoints, and many commits at a time."""
     units: list[tuple[object, ...]] = [(piece,) for piece in plan.base_pieces]
     commits = plan.commits
     units += [commits[start : start + _CHUNK] for start in range(0, len(commits), _CHUNK)]
@@ -134,27 +133,23 @@ def _units(plan: HistoryPlan) -> list[tuple[object, ...]]:
 
 def _hasher(place: _Place) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def run(batches: Iterable[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-
         storage = place.open()
         for _, keys in _each(batches):
-            found: list[tuple[bytes, int, str]] = []
+            digests: list[tuple[bytes, int, str]] = []
             for key in keys:
                 try:
                     data = storage.get(key)
                 except ObjectNotFoundError:
-                    continue  # somebody deleted it just now
-                found.append((key.encode(), len(data), hashlib.sha256(data).hexdigest()))
+                    continue  # deleted meanwhile
+                digests.append((key.encode(), len(data), hashlib.sha256(data).hexdigest()))
             types = {"key": pa.binary(), "size": pa.int64(), "digest": pa.string()}
-            yield _batch(found, types)
+            yield _batch(digests, types)
 
     return run
 
 
 def _replayer(place: _Place, buckets: int) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def run(batches: Iterable[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-
         types = {
             "kind": pa.int32(),
             "bucket": pa.int32(),
@@ -164,15 +159,15 @@ def _replayer(place: _Place, buckets: int) -> Callable[[Iterable[Any]], Iterator
         }
         for number, unit in _each(batches):
             with Spool(place.open()) as spool:
-                yield _batch(_told(number, unit, spool, buckets), types)
+                yield _batch(_reduced(number, unit, spool, buckets), types)
 
     return run
 
 
-def _told(
+def _reduced(
     number: int, unit: Sequence[Checkpoint | LogFile], spool: Spool, buckets: int
 ) -> list[tuple[int, int, int, bytes, bytes]]:
-    """What a unit says last of each file, and its other actions; or what is wrong with it."""
+    """The last action of a unit on each file, and its other actions; or an error."""
     files: dict[str, bytes] = {}
     others: list[Action] = []
     try:
@@ -194,7 +189,7 @@ def _told(
     rows = [(_CONTROL, 0, number, b"", pickle.dumps(others))]
     for file, described in files.items():
         name = file.encode("utf-8", "surrogatepass")
-        # The bucket that `in_bucket` puts it in.
+        # The bucket of `in_bucket`.
         rows.append((_FILE, zlib.crc32(name) % buckets, number, name, described))
     return rows
 
@@ -216,13 +211,11 @@ def _each(batches: Iterable[Any]) -> Iterator[tuple[int, Any]]:
 
 
 def _loaded(data: bytes) -> Any:
-    # Made by the functions of this module, a moment ago.
+    # From the functions of this module.
     return pickle.loads(data)  # noqa: S301
 
 
 def _batch(rows: Sequence[tuple[Any, ...]], types: Mapping[str, Any]) -> Any:
-    import pyarrow as pa
-
     columns = list(zip(*rows, strict=True)) or [()] * len(types)
     arrays = [pa.array(column, kind) for column, kind in zip(columns, types.values(), strict=True)]
     return pa.RecordBatch.from_arrays(arrays, list(types))

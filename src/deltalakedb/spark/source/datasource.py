@@ -1,11 +1,11 @@
 """`format("deltalakedb")`: tables of a lake for `spark.read`, `df.write` and streams.
 
 Spark runs the parts of a data source in processes of their own: planning, each task, and the
-commit. So nothing is kept between them but plain values, and each opens the catalog by its URL.
-Tasks do not open it at all: they get the files to read, or the plan to write by.
+commit. They share plain values only, and each opens the catalog by its URL. Tasks do not open it:
+they get the files to read, or the plan of the write.
 
 `DeltaTable.toDF()` reads faster (Spark's own scan, which reads only the columns it needs); this
-reader is for what needs a data source, such as Spark Connect.
+reader serves programs that need a data source, such as those of Spark Connect.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
+    Filter,
     InputPartition,
 )
 from pyspark.sql.types import StructType as SparkStruct
 
+from deltalakedb.actions import Metadata
 from deltalakedb.actions.datatypes import (
     StructType,
     physical_name,
@@ -36,16 +38,19 @@ from deltalakedb.actions.properties import TableProperties
 from deltalakedb.conditions.where import parse_where
 from deltalakedb.errors import ConfigurationError
 from deltalakedb.reading.dataset import open_dataset
+from deltalakedb.snapshot import Snapshot
 from deltalakedb.snapshot.listing import DEFAULT_COLUMNS
-from deltalakedb.spark.source.options import READS, Use
-from deltalakedb.spark.source.source_options import FORMAT, SourceOptions, not_a_table_of_spark
+from deltalakedb.spark.source.options import (
+    FORMAT,
+    READS,
+    SourceOptions,
+    Use,
+    not_a_table_of_spark,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter
 
-    from deltalakedb.actions import Metadata
-    from deltalakedb.snapshot import Snapshot
 
 _FILES_A_TASK: Final = 64
 _BYTES_A_TASK: Final = 128 * 1024 * 1024
@@ -57,17 +62,17 @@ class DeltaLakeDbSource(DataSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
         if "provider" in options:
-            # Spark says so of a table of its own that is created.
+            # Spark sets it for a table of its own.
             raise not_a_table_of_spark(f"CREATE TABLE … USING {FORMAT}")
         self._options = SourceOptions.read(options)
 
     @classmethod
     def name(cls) -> str:
-        """What `format` takes."""
+        """The name of the format."""
         return FORMAT
 
     def schema(self) -> SparkStruct:
-        """The columns of the table, at the version that is asked for."""
+        """The columns of the table, or of its change data feed, at the version in the options."""
         self._check(*READS)
         with self._options.open() as lake:
             if self._options.change_feed:
@@ -101,7 +106,7 @@ class DeltaLakeDbSource(DataSource):
         )
 
     def writer(self, schema: SparkStruct, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's
-        """Appends rows, or puts them in the place of others."""
+        """Appends or overwrites rows."""
         from deltalakedb.spark.source.writer import BatchWriter, Target
 
         self._options.check(Use.WRITE)
@@ -115,7 +120,7 @@ class DeltaLakeDbSource(DataSource):
         if self._options.version is not None or self._options.timestamp is not None:
             raise ConfigurationError(
                 "A stream follows a table, and is not read at one version",
-                fix="Say where it starts by startingVersion or startingTimestamp",
+                fix="Set its start by startingVersion or startingTimestamp",
             )
         self._options.check(Use.READ_STREAM)
         kind = FeedStreamReader if self._options.change_feed else StreamReader
@@ -134,7 +139,7 @@ class DeltaLakeDbSource(DataSource):
 
 
 def _spark_schema(schema: StructType) -> SparkStruct:
-    """Nulls are allowed everywhere: Spark would take a promise of the table for granted."""
+    """Nulls are allowed everywhere: Spark would rely on a NOT NULL that old files may break."""
     return SparkStruct.fromJson(json.loads(schema_to_json(with_nulls(schema))))
 
 
@@ -143,7 +148,7 @@ def _spark_schema(schema: StructType) -> SparkStruct:
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """What reading files of a table takes, without its catalog."""
+    """All that a task needs to read files of a table, without its catalog."""
 
     location: str
     schema: StructType
@@ -154,7 +159,7 @@ class ReadPlan:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> ReadPlan:
-        """For the files of a snapshot."""
+        """The plan for the files of a snapshot."""
         return cls(
             snapshot.table.location,
             with_nulls(snapshot.schema),
@@ -165,7 +170,7 @@ class ReadPlan:
         )
 
     def at(self, then: Metadata) -> ReadPlan:
-        """For files of an earlier version: the table may have been partitioned otherwise."""
+        """The plan for files of an earlier version, whose partition columns may be others."""
         partitions = {physical_name(then.schema.field(name)) for name in then.partition_columns}
         names = [f.name for f in self.schema.fields if physical_name(f) in partitions]
         return replace(self, partition_columns=tuple(names))
@@ -185,7 +190,7 @@ class ReadPlan:
 
 
 class FileGroup(InputPartition):
-    """Files that a task reads, and how; the reader itself was sent before they were known."""
+    """Files that a task reads, and the plan; the reader was sent before they were known."""
 
     def __init__(self, plan: ReadPlan, files: pa.Table) -> None:
         super().__init__((plan, files))
@@ -198,7 +203,7 @@ class FileGroup(InputPartition):
 
 def groups(plan: ReadPlan, files: pa.Table) -> list[FileGroup]:
     """Files in groups for tasks."""
-    return [FileGroup(plan, some) for some in in_parts(files)]
+    return [FileGroup(plan, part) for part in in_parts(files)]
 
 
 def in_parts(files: pa.Table) -> Iterator[pa.Table]:
@@ -216,12 +221,12 @@ def in_parts(files: pa.Table) -> Iterator[pa.Table]:
 class _Reader(DataSourceReader):
     """Reads a snapshot."""
 
-    def __init__(self, given: SourceOptions) -> None:
-        self._options = given
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
         self._filters: list[Filter] = []
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The files that can have such rows, in groups."""
+        """The files that can have rows for the filters, in groups."""
         with self._options.open() as lake:
             snapshot = self._options.snapshot(lake)
             metadata = snapshot.metadata
@@ -240,9 +245,9 @@ class _Reader(DataSourceReader):
 
 
 class _FilteringReader(_Reader):
-    """The same where Spark hands its filters over, which it does only if it is told to."""
+    """The same with the filters of Spark, which it passes only if the session allows it."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's
-        """Remember what can choose files; all are handed back, as files may have other rows too."""
+        """Use the filters to prune files; return all, as a file may have other rows too."""
         self._filters = list(filters)
         yield from filters

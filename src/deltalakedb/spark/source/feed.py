@@ -1,9 +1,9 @@
 """The change data feed: which rows were inserted, updated and deleted, by version.
 
-Where a commit has files of change data, they say it. Where it has none, its rows tell by
-themselves: those of added files were inserted, those of removed ones deleted, and where only the
-deletion vector of a file changed, the rows that it hides now. That is exact for tables that keep a
-feed, and for commits that only add or only remove; any other commit is refused.
+The changes of a commit are those in its files of change data. A commit without such files inserted
+the rows of the files that it added, and deleted those of the files that it removed; where only the
+deletion vector of a file changed, it deleted the rows that are hidden now. That is exact for tables
+with a feed, and for commits that only add or only remove; any other commit is refused.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructField as SparkField
 from pyspark.sql.types import StructType as SparkStruct
@@ -35,41 +38,36 @@ from deltalakedb.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
+from deltalakedb.lake import Lake
 from deltalakedb.reading.data_files import DataFile, TableLayout, deleted_rows
 from deltalakedb.reading.dataset import layout_of
+from deltalakedb.snapshot import Snapshot
 from deltalakedb.snapshot.listing import files_of_adds
 from deltalakedb.snapshot.resolve import to_datetime
 from deltalakedb.spark.io.scan import spark_types
 from deltalakedb.spark.source.datasource import ReadPlan, in_parts
+from deltalakedb.spark.source.options import SourceOptions, exclusive
+from deltalakedb.table import Table
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-
-    from deltalakedb.lake import Lake
-    from deltalakedb.snapshot import Snapshot
-    from deltalakedb.spark.source.source_options import SourceOptions
-    from deltalakedb.table import Table
-
-VERSION: Final = "_commit_version"
-MOMENT: Final = "_commit_timestamp"
+_VERSION: Final = "_commit_version"
+_TIMESTAMP: Final = "_commit_timestamp"
 
 
 def feed_schema(schema: StructType) -> StructType:
     """The columns of the table, and those of the feed."""
     return StructType(
         (
-            # Whether they may be null is a matter of rows that are written, not of what is told.
+            # NOT NULL is a rule for writes, and older rows may break it.
             *(replace(field, nullable=True) for field in schema.fields),
             StructField(CHANGE_TYPE, STRING),
-            StructField(VERSION, LONG),
-            StructField(MOMENT, TIMESTAMP),
+            StructField(_VERSION, LONG),
+            StructField(_TIMESTAMP, TIMESTAMP),
         )
     )
 
 
 class Changes(InputPartition):
-    """Files whose rows changed in one way in one version; `rows` only those, where it is given."""
+    """Files whose rows changed in one way in one version; with `rows`, only rows by number."""
 
     def __init__(
         self,
@@ -90,13 +88,11 @@ class Changes(InputPartition):
 
     @property
     def of_removed(self) -> bool:
-        """Whether the files are gone, and were written before this version."""
+        """Whether these are removed files, written before this version."""
         return self.kind == "delete" and self.rows is None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, each with what happened to it."""
-        import pyarrow as pa
-
+        """The rows, with the columns of the feed."""
         assert self.plan is not None  # noqa: S101
         plan = self.plan
         names = [field.name for field in plan.schema.fields]
@@ -113,14 +109,14 @@ class Changes(InputPartition):
                 arrays.append(pa.array([self.kind] * count, pa.string()))
             arrays.append(pa.array([self.version] * count, pa.int64()))
             arrays.append(pa.array([self.moment] * count, pa.timestamp("us", "UTC")))
-            yield pa.RecordBatch.from_arrays(arrays, [*names, CHANGE_TYPE, VERSION, MOMENT])
+            yield pa.RecordBatch.from_arrays(arrays, [*names, CHANGE_TYPE, _VERSION, _TIMESTAMP])
 
 
 class FeedReader(DataSourceReader):
     """Reads the changes of versions."""
 
-    def __init__(self, given: SourceOptions, schema: StructType) -> None:
-        self._options = given
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
         self._columns = table_columns(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -130,18 +126,17 @@ class FeedReader(DataSourceReader):
             return planned_changes(table, *feed_range(self._options, table), self._columns)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of some files, each with what happened to it."""
+        """The rows of a partition; Spark runs a task without one where there are none."""
         if isinstance(partition, Changes):
             yield from partition.batches()
-        # Spark makes a task without a partition where there are none.
 
 
-def feed_frame(spark: SparkSession, lake: Lake, given: SourceOptions) -> DataFrame:
+def feed_frame(spark: SparkSession, lake: Lake, options: SourceOptions) -> DataFrame:
     """The same as a DataFrame that the driver plans; its tasks read the files."""
-    table = lake.table(given.table)
-    first, last = feed_range(given, table)
+    table = lake.table(options.table)
+    first, last = feed_range(options, table)
     columns = table.snapshot(last).schema
-    found = planned_changes(table, first, last, columns)
+    changes = planned_changes(table, first, last, columns)
     types = spark_types(feed_schema(columns))
     # PySpark cannot send columns that have a dot in their names.
     plain = SparkStruct([SparkField(f"_{i}", kind) for i, kind in enumerate(types.values())])
@@ -149,16 +144,16 @@ def feed_frame(spark: SparkSession, lake: Lake, given: SourceOptions) -> DataFra
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for one in batch.column(0):
-                for rows in pickle.loads(one.as_py()).batches():  # noqa: S301 - made below
+                for rows in pickle.loads(one.as_py()).batches():  # noqa: S301 - from below
                     yield rows.rename_columns(plain.names)
 
-    sent = spark.createDataFrame([(pickle.dumps(one),) for one in found], "changes binary")
+    sent = spark.createDataFrame([(pickle.dumps(one),) for one in changes], "changes binary")
     return sent.mapInArrow(read, plain).toDF(*types)
 
 
-def feed_columns(lake: Lake, given: SourceOptions) -> StructType:
-    """The columns of the feed: those that the table has at the end of the versions."""
-    return feed_schema(_end(given, lake.table(given.table)).schema)
+def feed_columns(lake: Lake, options: SourceOptions) -> StructType:
+    """The columns of the feed: those that the table has at the last version."""
+    return feed_schema(_end(options, lake.table(options.table)).schema)
 
 
 def table_columns(schema: StructType) -> StructType:
@@ -167,7 +162,7 @@ def table_columns(schema: StructType) -> StructType:
 
 
 def planned_changes(table: Table, first: int, last: int, columns: StructType) -> list[Changes]:
-    """What happened to which files from one version to another, to be read with these columns."""
+    """The changes from one version to another, to be read with these columns."""
     newest = table.snapshot(last)
     plan = replace(ReadPlan.of(newest), schema=columns)
     layout = layout_of(newest)
@@ -180,7 +175,7 @@ def planned_changes(table: Table, first: int, last: int, columns: StructType) ->
             None, since=table.snapshot(first).timestamp, until=newest.timestamp
         )
     }
-    found: list[Changes] = []
+    changes: list[Changes] = []
     for version in range(first, last + 1):
         actions = table.actions(version)
         for action in actions:
@@ -190,13 +185,13 @@ def planned_changes(table: Table, first: int, last: int, columns: StructType) ->
         for change in changes_of(table, version, actions, moments[version], layout):
             # The reader itself was sent to the tasks before this was known.
             change.plan = plan.at(before if change.of_removed else after)
-            found.append(change)
+            changes.append(change)
         before = after
-    return found
+    return changes
 
 
 def metadata_at(table: Table, version: int) -> Metadata | None:
-    """The columns of a version; None before the first, and where it has expired."""
+    """The metadata of a version; None before the first, and of an expired one."""
     if version < 0:
         return None
     try:
@@ -212,7 +207,7 @@ def changes_of(
     committed_at: int,
     layout: TableLayout,
 ) -> Iterator[Changes]:
-    """What happened to which files in a version."""
+    """The changes of a version."""
     moment = to_datetime(committed_at)
     change_files = [action for action in actions if isinstance(action, CdcFile)]
     if change_files:
@@ -222,7 +217,7 @@ def changes_of(
     adds = {a.path: a for a in actions if isinstance(a, AddFile) and a.data_change}
     removes = {a.path: a for a in actions if isinstance(a, RemoveFile) and a.data_change}
     if adds and removes:
-        _check_kept(table, version)
+        _check_has_feed(table, version)
     both = adds.keys() & removes.keys()
     new = [add for path, add in adds.items() if path not in both]
     gone = [_as_add(remove) for path, remove in removes.items() if path not in both]
@@ -230,9 +225,9 @@ def changes_of(
     yield from _grouped(files_of_adds(gone, version), "delete", version, moment)
     for path in sorted(both):
         before, after = _as_add(removes[path]), adds[path]
-        hidden, shown = _hidden(layout, before, version), _hidden(layout, after, version)
+        was, now = _hidden(layout, before, version), _hidden(layout, after, version)
         whole = files_of_adds([replace(after, deletion_vector=None)], version)
-        for kind, rows in (("delete", _less(shown, hidden)), ("insert", _less(hidden, shown))):
+        for kind, rows in (("delete", _less(now, was)), ("insert", _less(was, now))):
             if len(rows):
                 yield Changes(whole, kind, version, moment, rows=rows)
 
@@ -240,8 +235,8 @@ def changes_of(
 def _grouped(
     files: pa.Table, kind: str | None, version: int, moment: datetime
 ) -> Iterator[Changes]:
-    for some in in_parts(files):
-        yield Changes(some, kind, version, moment)
+    for part in in_parts(files):
+        yield Changes(part, kind, version, moment)
 
 
 def _as_add(action: CdcFile | RemoveFile) -> AddFile:
@@ -256,39 +251,35 @@ def _as_add(action: CdcFile | RemoveFile) -> AddFile:
 
 
 def _hidden(layout: TableLayout, add: AddFile, version: int) -> pa.Array:
-    import pyarrow as pa
-
     (row,) = files_of_adds([add], version).to_pylist()
     if row["deletion_vector"] is None:
         return pa.array([], pa.int64())
     file = DataFile(row["path"], row["partition_values"], row["deletion_vector"])
-    found = deleted_rows(layout, file)
-    return pa.array([], pa.int64()) if found is None else found.numbers()
+    deleted = deleted_rows(layout, file)
+    return pa.array([], pa.int64()) if deleted is None else deleted.numbers()
 
 
-def _less(some: pa.Array, others: pa.Array) -> pa.Array:
-    import pyarrow.compute as pc
-
-    return some.filter(pc.invert(pc.is_in(some, others)))
+def _less(numbers: pa.Array, others: pa.Array) -> pa.Array:
+    return numbers.filter(pc.invert(pc.is_in(numbers, others)))
 
 
-def _check_kept(table: Table, version: int) -> None:
-    """A commit that adds and removes says which rows changed only if the table keeps a feed."""
+def _check_has_feed(table: Table, version: int) -> None:
+    """Refuse a commit that adds and removes files of a table without a feed."""
     if not TableProperties(table.snapshot(version).properties).enable_change_data_feed:
         raise UnsupportedFeatureError(
             f"Which rows changed in version {version} of table {table.name!r} is not known",
-            why="It added and removed files, and the table did not keep a change data feed then",
+            why="It added and removed files, and the table had no change data feed then",
             fix="Read versions that only add rows; set delta.enableChangeDataFeed for later ones",
         )
 
 
 def _check_columns(table: Table, then: Metadata, columns: StructType, version: int) -> None:
-    """Refuse versions whose rows have columns that the feed cannot show."""
+    """Refuse versions whose rows have columns that the feed does not have."""
     widening = TableProperties(table.snapshot().properties).enable_type_widening
     known = {physical_name(field): field for field in columns.fields}
     for field in then.schema.fields:
-        shown = known.get(physical_name(field))
-        if shown is None or (shown.type != field.type and not widening):
+        column = known.get(physical_name(field))
+        if column is None or (column.type != field.type and not widening):
             raise SourceChangedError(
                 f"Column {field.name!r} of table {table.name!r} at version {version} is gone or "
                 "another one at the end of the versions that are read",
@@ -298,21 +289,21 @@ def _check_columns(table: Table, then: Metadata, columns: StructType, version: i
             )
 
 
-def feed_range(given: SourceOptions, table: Table) -> tuple[int, int]:
-    """The first and the last version that are asked for."""
+def feed_range(options: SourceOptions, table: Table) -> tuple[int, int]:
+    """The first and the last version of the feed."""
     head = table.snapshot().version
-    first, since = given.number("startingVersion"), given.text("startingTimestamp")
+    first, since = options.number("startingVersion"), options.text("startingTimestamp")
     if (first is None) == (since is None):
         raise ConfigurationError(
-            "It is not clear which versions to read the changes of",
-            fix="Give startingVersion or startingTimestamp, and, if not up to now, endingVersion "
-            "or endingTimestamp",
+            "The change data feed has no first version",
+            fix="Set startingVersion or startingTimestamp; and, unless you read up to now, "
+            "endingVersion or endingTimestamp",
         )
-    last = _end(given, table).version
+    last = _end(options, table).version
     if since is not None:
-        found = [record.version for record in table.history(None, since=since)]
-        first = min(found) if found else head + 1
-    assert first is not None  # noqa: S101 - given, or found
+        versions = [record.version for record in table.history(None, since=since)]
+        first = min(versions, default=head + 1)
+    assert first is not None  # noqa: S101 - one of the two is set
     if first > last:
         raise ConfigurationError(
             f"There are no versions from {first} to {last}",
@@ -321,11 +312,9 @@ def feed_range(given: SourceOptions, table: Table) -> tuple[int, int]:
     return first, last
 
 
-def _end(given: SourceOptions, table: Table) -> Snapshot:
-    """The last version that is asked for; the newest, where none is named."""
-    last, until = given.number("endingVersion"), given.text("endingTimestamp")
+def _end(options: SourceOptions, table: Table) -> Snapshot:
+    """The last version of the feed; by default the newest of the table."""
+    last, until = options.number("endingVersion"), options.text("endingTimestamp")
     if last is not None and until is not None:
-        raise ConfigurationError(
-            "Both endingVersion and endingTimestamp are given", fix="Give one of them"
-        )
+        raise exclusive("endingVersion", "endingTimestamp")
     return table.snapshot(last, timestamp=until)

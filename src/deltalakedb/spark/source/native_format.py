@@ -1,6 +1,6 @@
 """`format("deltalakedb")` by Spark's own scan and writer, for programs that call `enable`.
 
-Spark hands a data source in Python neither the DataFrame that is written nor a part in the plan
+Spark passes a data source in Python neither the DataFrame that is written nor a part of the plan
 that reads. So `enable` wraps `DataFrameReader.load` and `DataFrameWriter.save` of PySpark: with our
 format they do what `DeltaTable.toDF()`, `Table.append` and `Table.overwrite` do, with any other
 format they call the original.
@@ -8,8 +8,8 @@ format they call the original.
 - Nothing of PySpark is changed by an import: only `enable` does it, and `disable` undoes it.
 - Options have the same meaning as in the data source (`datasource.py`), which serves every other
   program, streams, Spark Connect, and sessions with `spark.deltalakedb.nativeFormat=false`.
-- What would create a table or view of Spark's own catalog by our format (`saveAsTable`,
-  `writeTo(…).using`, `CREATE … USING`) is refused where it is defined.
+- Calls that would create a table or view of Spark's own catalog with our format (`saveAsTable`,
+  `writeTo(…).using`, `CREATE … USING`) are refused.
 """
 
 from __future__ import annotations
@@ -18,21 +18,28 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession, readwriter
+from pyspark.sql.types import StructType
 
 from deltalakedb.arguments import require_session
 from deltalakedb.errors import (
     ConfigurationError,
     TableExistsError,
-    TableNotFoundError,
     UnsupportedFeatureError,
 )
 from deltalakedb.forking import ProcessLock
 from deltalakedb.operations.overwrite import overwrite as overwrite_rows
 from deltalakedb.spark.api.errors import analysis_errors
-from deltalakedb.spark.api.lakes import catalog_options, using_lake
-from deltalakedb.spark.api.session import default_options, default_properties
-from deltalakedb.spark.io.scan import session_zone
+from deltalakedb.spark.api.session import (
+    catalog_options,
+    default_options,
+    default_properties,
+    using_lake,
+)
+from deltalakedb.spark.io.scan import scan
 from deltalakedb.spark.io.spark_internals import (
     ReaderState,
     WriterState,
@@ -45,20 +52,11 @@ from deltalakedb.spark.io.spark_internals import (
     writer_state,
     written_frame,
 )
-from deltalakedb.spark.source.options import Use
-from deltalakedb.spark.source.source_options import (
-    FORMAT,
-    SourceOptions,
-    check_layout,
-    columns_of,
-    not_a_table_of_spark,
-)
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from deltalakedb.lake import Lake
-    from deltalakedb.table import Table
+from deltalakedb.spark.io.stage import FrameSource, is_adaptive
+from deltalakedb.spark.io.timestamps import session_zone
+from deltalakedb.spark.source.feed import feed_frame
+from deltalakedb.spark.source.options import FORMAT, SourceOptions, Use, not_a_table_of_spark
+from deltalakedb.spark.source.writer import check_layout, columns_of, existing
 
 SWITCH: Final = "spark.deltalakedb.nativeFormat"
 """The setting that leaves a session to the data source, where it is `false`."""
@@ -100,8 +98,6 @@ def disable() -> None:
 
 
 def _wrappers() -> list[tuple[type, str, Callable[[Callable[..., Any]], Callable[..., Any]]]]:
-    from pyspark.sql import SparkSession, readwriter
-
     return [
         (readwriter.DataFrameReader, "load", _wrap_load),
         (readwriter.DataFrameWriter, "save", _wrap_save),
@@ -192,8 +188,6 @@ def _is_served(owner: Any, name: str | None, current: Callable[[Any], str]) -> b
 
 def _state(read: Callable[[Any], Any], owner: Any) -> Any:
     """The state of a reader or writer; None where this Spark has no such internals."""
-    from py4j.protocol import Py4JError
-
     try:
         return read(owner)
     except (Py4JError, AttributeError):
@@ -221,26 +215,26 @@ def _one_path(path: Any) -> Any:
 
 
 def _source_options(
-    spark: SparkSession, options: Mapping[str, str], path: str | None, use: Use
+    spark: SparkSession, state: ReaderState | WriterState, path: str | None, use: Use
 ) -> SourceOptions:
     """The options of a read or write; those of the session are their defaults."""
     defaults = catalog_options(spark)
-    names = {name.lower() for name in options}
+    names = {name.lower() for name in state.options}
     if any(name.startswith("storage.") for name in names):
         names |= {name for name in defaults if name.startswith("storage.")}
     if path is not None and "path" in names:
         raise ConfigurationError(
-            "The table is named twice: by the option 'path', and by what is loaded or saved",
+            "The table is named twice: by the option 'path', and by load() or save()",
             fix="Leave the option out",
         )
-    given = {**{n: v for n, v in defaults.items() if n not in names}, **options}
+    texts = {**{n: v for n, v in defaults.items() if n not in names}, **state.options}
     if path is not None:
-        given["path"] = path
-    found = SourceOptions.read(
-        given, uses=[use], zone=session_zone(spark), defaults=default_options(spark)
+        texts["path"] = path
+    options = SourceOptions.read(
+        texts, uses=[use], zone=session_zone(spark), defaults=default_options(spark)
     )
-    found.check(use)
-    return found
+    options.check(use)
+    return options
 
 
 # --- reading and writing ------------------------------------------------------------------
@@ -249,23 +243,19 @@ def _source_options(
 @analysis_errors()
 def _load(spark: SparkSession, state: ReaderState, path: str | None) -> DataFrame:
     """The rows of a table, or its change data feed."""
-    from deltalakedb.spark.io.scan import scan
-    from deltalakedb.spark.source.feed import feed_frame
-
-    given = _source_options(spark, state.options, path, Use.READ)
-    with using_lake(given.catalog, given.storage_options) as lake:
-        if given.change_feed:
-            return feed_frame(spark, lake, given)
-        snapshot = given.snapshot(lake)
-        frame = scan(spark, snapshot, where=given.text("where"), metadata=given.flag("metadata"))
+    options = _source_options(spark, state, path, Use.READ)
+    with using_lake(options.catalog, options.storage_options) as lake:
+        if options.change_feed:
+            return feed_frame(spark, lake, options)
+        snapshot = options.snapshot(lake)
+        where, metadata = options.text("where"), options.flag("metadata")
+        frame = scan(spark, snapshot, where=where, metadata=metadata)
     if state.schema is not None:
-        _check_schema(given.table, state.schema, frame)
+        _check_schema(options.table, state.schema, frame)
     return frame
 
 
 def _check_schema(table: str, schema: str, frame: DataFrame) -> None:
-    from pyspark.sql.types import StructType
-
     requested, actual = (
         [f"{f.name} {f.dataType.simpleString()}" for f in s]
         for s in (StructType.fromJson(json.loads(schema)), frame.schema)
@@ -274,81 +264,82 @@ def _check_schema(table: str, schema: str, frame: DataFrame) -> None:
         raise ConfigurationError(
             f"Table {table!r} is read with columns that it does not have",
             why=f"They are {', '.join(actual)}, and not {', '.join(requested)}",
-            fix="Leave schema() out, and select or cast columns of what is loaded",
+            fix="Leave schema() out, and select or cast columns of the DataFrame",
         )
 
 
 @analysis_errors()
 def _save(frame: DataFrame, state: WriterState, path: str | None) -> None:
     """Write the rows in one commit, which also creates a table that does not exist."""
-    from deltalakedb.spark.io.stage import FrameSource, is_adaptive
-
-    given = _source_options(frame.sparkSession, state.options, path, Use.WRITE)
+    spark = frame.sparkSession
+    options = _source_options(spark, state, path, Use.WRITE)
     if state.is_bucketed:
         raise ConfigurationError(
-            "bucketBy and sortBy mean nothing to a table of a lake",
-            fix="Leave them out; clusterBy lets rows that are alike share files",
+            "bucketBy and sortBy do not apply to a table of a lake",
+            fix="Leave them out; clusterBy lets similar rows share files",
         )
-    mode = state.mode
-    overwrite = mode == "overwrite"
-    replaced = given.replaced(overwrite=overwrite)
-    data_change = given.data_change(overwrite=overwrite)
-    source = FrameSource(
-        frame, codec=given.codec(), max_records=given.max_records(), optimize=given.optimize()
-    )
-    if given.text("optimizeWrite") and given.optimize() and not is_adaptive(frame.sparkSession):
+    overwrite = state.mode == "overwrite"
+    replaced = options.replaced(overwrite=overwrite)
+    data_change = options.data_change(overwrite=overwrite)
+    source = FrameSource(frame, options.codec(), options.max_records(), options.optimize())
+    if options.text("optimizeWrite") and options.optimize() and not is_adaptive(spark):
         raise ConfigurationError(
             "optimizeWrite is true, and Spark's adaptive execution is off",
             why="It decides how many files the rows are shuffled to",
             fix="Set spark.sql.adaptive.enabled to true, or leave the option out",
         )
-    options: dict[str, Any] = {
-        "app_txn": given.app_txn(),
-        "user_metadata": given.text("userMetadata"),
-        "target_bytes": given.number("targetFileBytes"),
-    }
-    partition_by = _named_once(given, "partitionBy", state.partition_by)
-    cluster_by = _named_once(given, "clusterBy", state.cluster_by)
-    with using_lake(given.catalog, given.storage_options) as lake:
-        table = _existing(lake, given, create=replaced.matching is None and data_change)
+    app_txn, note = options.app_txn(), options.text("userMetadata")
+    target_bytes = options.number("targetFileBytes")
+    partition_by = _named_once(options, "partitionBy", state.partition_by)
+    cluster_by = _named_once(options, "clusterBy", state.cluster_by)
+    with using_lake(options.catalog, options.storage_options) as lake:
+        table = existing(lake, options, create=replaced.matching is None and data_change)
         if table is None:
             try:
                 lake.create_table_as(
-                    given.table,
+                    options.table,
                     source,
-                    location=given.text("location") or "",
+                    location=options.text("location") or "",
                     schema=columns_of(frame.schema),
                     partition_by=partition_by,
                     cluster_by=cluster_by,
-                    properties={**default_properties(frame.sparkSession), **given.properties},
+                    properties={**default_properties(spark), **options.properties},
                     where=replaced.where,
-                    **options,
+                    app_txn=app_txn,
+                    user_metadata=note,
+                    target_bytes=target_bytes,
                 )
             except TableExistsError:
                 # Another writer may have created it meanwhile.
-                table = _existing(lake, given, create=True)
+                table = existing(lake, options)
                 if table is None:
                     raise
             else:
                 return
-        if mode == "errorifexists":
+        if state.mode == "errorifexists":
             raise TableExistsError(
                 f"Table {table.name!r} exists already",
                 why="Without a mode, or with mode('error'), only a new table is written to",
                 fix="Use mode('append'), mode('overwrite') or mode('ignore')",
             )
-        if mode == "ignore":
+        if state.mode == "ignore":
             return
-        merge_schema = given.flag("mergeSchema")
-        overwrite_schema = overwrite and given.flag("overwriteSchema")
+        merge_schema = options.flag("mergeSchema")
+        overwrite_schema = overwrite and options.flag("overwriteSchema")
         check_layout(
             table,
-            given.text("location"),
+            options.text("location"),
             partition_by=() if overwrite_schema else partition_by,
             cluster_by=cluster_by,
         )
         if not overwrite:
-            table.append(source, merge_schema=merge_schema, **options)
+            table.append(
+                source,
+                merge_schema=merge_schema,
+                app_txn=app_txn,
+                user_metadata=note,
+                target_bytes=target_bytes,
+            )
             return
         commit = overwrite_rows(
             table.snapshot(),
@@ -362,26 +353,18 @@ def _save(frame: DataFrame, state: WriterState, path: str | None) -> None:
             dynamic=replaced.dynamic,
             matching=replaced.matching,
             data_change=data_change,
-            **options,
+            app_txn=app_txn,
+            user_metadata=note,
+            target_bytes=target_bytes,
         )
         table.submit(commit)
 
 
-def _named_once(given: SourceOptions, name: str, called: list[str] | None) -> list[str]:
-    """The columns that a call of the writer names, or the option of the same name."""
-    if called is not None and given.text(name) is not None:
+def _named_once(options: SourceOptions, name: str, called: list[str] | None) -> list[str]:
+    """The columns of a call of the writer, or of the option of the same name."""
+    if called is not None and options.text(name) is not None:
         raise ConfigurationError(
             f"The columns are named twice: by {name}(), and by the option {name!r}",
             fix="Leave the option out",
         )
-    return given.names(name) if called is None else called
-
-
-def _existing(lake: Lake, given: SourceOptions, *, create: bool) -> Table | None:
-    """The table; None where it does not exist and may be created."""
-    try:
-        return lake.table(given.table)
-    except TableNotFoundError:
-        if given.text("location") is None or not create:
-            raise
-        return None
+    return options.names(name) if called is None else called

@@ -1,21 +1,24 @@
 """`readStream`: a table is followed, version by version, file by file.
 
-An offset says where a query began, and how far it has come: all files of the versions up to
-`version` are done, and `index` files of what comes next. What comes first is the table as it was
-when the query began (`snapshot`), unless it starts after a version of the log. What an offset means
-never changes, because history does not: a query that is restarted reads exactly what it would have
-read. Spark asks a query that died in its first batch for its beginning once more, when the table
-may have moved on: what counts is the beginning that the end of that batch knows.
+- An offset has the start of a query and its position: all files of the versions up to `version`
+  are done, and `index` files of the next one. A query starts with the table as it was then
+  (`snapshot`), unless it starts after a version of the log.
+- The files of an offset never change, because history does not: a query that is restarted reads
+  the same files.
+- Spark asks a query that died in its first batch for its start once more, when the table may have
+  new versions. The start in the end offset of that batch counts.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -29,28 +32,24 @@ from deltalakedb.actions import Action, AddFile, Metadata, RemoveFile
 from deltalakedb.actions.datatypes import DataType, StructType, physical_name, with_nulls
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.errors import ConfigurationError, Fix, SourceChangedError, VersionNotFoundError
+from deltalakedb.lake import Lake
 from deltalakedb.snapshot.listing import DEFAULT_COLUMNS, files_of_adds
 from deltalakedb.spark.source.datasource import FileGroup, ReadPlan, groups
 from deltalakedb.spark.source.feed import metadata_at
+from deltalakedb.spark.source.options import SourceOptions, exclusive
+from deltalakedb.table import Table
 from deltalakedb.transaction.schema_change import Comparison, schema_problem
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from deltalakedb.lake import Lake
-    from deltalakedb.spark.source.source_options import SourceOptions
-    from deltalakedb.table import Table
 
 _BEFORE: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """Where a query began, and how far it has come."""
+    """The start of a query, and its position."""
 
     began: int
     snapshot: bool
-    """Whether it began with the table as it was at version `began`, or with what came after it."""
+    """Whether it started with the snapshot of version `began`; otherwise with the next version."""
     version: int
     index: int = 0
     table: str = ""
@@ -58,18 +57,18 @@ class Offset:
 
     @classmethod
     def first(cls, table: str, began: int, *, snapshot: bool) -> Offset:
-        """That of a query that has read nothing."""
+        """The offset of a query that has read nothing."""
         return cls(began, snapshot, _BEFORE if snapshot else began, table=table)
 
     @classmethod
-    def read(cls, given: dict[str, Any]) -> Offset:
+    def read(cls, offset: dict[str, Any]) -> Offset:
         """From Spark's checkpoint."""
         return cls(
-            int(given["began"]),
-            bool(given["snapshot"]),
-            int(given["version"]),
-            int(given["index"]),
-            str(given.get("table", "")),
+            int(offset["began"]),
+            bool(offset["snapshot"]),
+            int(offset["version"]),
+            int(offset["index"]),
+            str(offset.get("table", "")),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,11 +87,11 @@ class Offset:
         return self.snapshot and self.version == _BEFORE
 
     def after(self, version: int) -> Offset:
-        """When all of a version is done."""
+        """The offset when all of a version is done."""
         return replace(self, version=version, index=0)
 
     def same_query(self, end: Offset) -> Offset:
-        """This offset, or the beginning of the query that a later one is of."""
+        """This offset, or the first one of the query that the end offset belongs to."""
         if (self.began, self.snapshot) == (end.began, end.snapshot):
             return self
         return Offset.first(end.table, end.began, snapshot=end.snapshot)
@@ -101,8 +100,8 @@ class Offset:
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows a table."""
 
-    def __init__(self, given: SourceOptions, schema: StructType) -> None:
-        self._options = given
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
         self._schema = with_nulls(schema)
         self._until: int | None = None
 
@@ -112,15 +111,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._until = lake.table(self._options.table).snapshot().version
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
-        """Where a new query begins."""
-        given = self._options
-        version, moment = given.text("startingVersion"), given.text("startingTimestamp")
+        """The start of a new query."""
+        options = self._options
+        version, moment = options.text("startingVersion"), options.text("startingTimestamp")
         if version is not None and moment is not None:
-            raise ConfigurationError(
-                "Both startingVersion and startingTimestamp are given", fix="Give one of them"
-            )
-        with given.open() as lake:
-            table = lake.table(given.table)
+            raise exclusive("startingVersion", "startingTimestamp")
+        with options.open() as lake:
+            table = lake.table(options.table)
             head = table.snapshot().version
             if version is None and moment is None:
                 return Offset.first(table.table_id, head, snapshot=True).to_dict()
@@ -129,14 +126,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             elif version is not None and version.lower() == "latest":
                 after = head
             else:
-                first = given.number("startingVersion")
-                assert first is not None  # noqa: S101 - it was there a moment ago
+                first = options.number("startingVersion")
+                assert first is not None  # noqa: S101 - see above
                 table.snapshot(first)
                 after = first - 1
             return Offset.first(table.table_id, after, snapshot=False).to_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
-        """What the options say; Spark knows one limit at a time, see `latestOffset`."""
+        """The limit in the options; Spark has one limit at a time, see `latestOffset`."""
         files = self._options.number("maxFilesPerTrigger")
         size = self._options.number("maxBytesPerTrigger")
         if files is not None:
@@ -144,9 +141,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if size is None else ReadMaxBytes(size)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """How far the next batch goes."""
+        """The end of the next batch."""
         begin = Offset.read(start)
-        room = Room.of(limit, also_bytes=self._options.number("maxBytesPerTrigger"))
+        room = Room.of(limit, max_bytes=self._options.number("maxBytesPerTrigger"))
         with self._options.open() as lake:
             table = self._table(lake, begin)
             reached = begin
@@ -159,18 +156,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     if room.full:
                         break
             except SourceChangedError:
-                # What came before can still be read; the next batch will be told.
+                # Earlier files can still be read; the next batch gets the error.
                 if reached == begin:
                     raise
             return reached.to_dict()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The files between two offsets, in groups."""
-        import pyarrow as pa
-
         last = Offset.read(end)
         first = Offset.read(start).same_query(last)
-        found: list[tuple[ReadPlan, pa.Table]] = []
+        parts: list[tuple[ReadPlan, pa.Table]] = []
         with self._options.open() as lake:
             table = self._table(lake, last)
             # The columns of the query, and not those that the table may have got since.
@@ -179,37 +174,36 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 files = unit.files
                 if unit.before.version == last.version:
                     files = files.slice(0, last.index - unit.before.index)
-                found.append((plan if unit.then is None else plan.at(unit.then), files))
+                parts.append((plan if unit.then is None else plan.at(unit.then), files))
                 if unit.before.version == last.version or unit.after == last:
                     break
         return [
             group
-            for then, units in groupby(found, key=itemgetter(0))
+            for then, units in groupby(parts, key=itemgetter(0))
             for group in groups(then, pa.concat_tables([files for _, files in units]))
         ]
 
     def _table(self, lake: Lake, offset: Offset) -> Table:
-        """The table that an offset is of."""
+        """The table that an offset belongs to."""
         table = lake.table(self._options.table)
         if offset.table and offset.table != table.table_id:
             raise SourceChangedError(
                 f"Table {table.name!r} is not the one that this query has read so far",
                 why="It was dropped and created again, so its versions are other ones",
-                fix="Begin anew, with an empty checkpoint",
+                fix="Start again, with an empty checkpoint",
             )
         return table
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a group."""
-        if not isinstance(partition, FileGroup):
-            return  # Spark makes a task without a partition where there are none
-        yield from partition.batches()
+        """The rows of a group; Spark runs a task without one where there are none."""
+        if isinstance(partition, FileGroup):
+            yield from partition.batches()
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing has to be kept or freed."""
+        """There is nothing to free."""
 
     def _units(self, table: Table, begin: Offset) -> Iterator[_Unit]:
-        """What comes after an offset: the rest of the snapshot or version, then one by one."""
+        """The rest of the snapshot or version after an offset, then each later version."""
         offset = begin
         then = metadata_at(table, offset.began if offset.in_snapshot else offset.version)
         if offset.in_snapshot:
@@ -229,15 +223,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _unit(
         self, table: Table, before: Offset, after: Offset, files: pa.Table, then: Metadata | None
     ) -> _Unit:
-        """Refused where the columns of the files cannot be shown as those of the query."""
+        """Refuse files whose columns cannot be read as those of the query."""
         if files.num_rows and then is not None:
-            self._check_readable(table, after.version, then)
+            self._check_columns_fit(table, after.version, then)
         return _Unit(before, after, files, then)
 
     def _first_files(self, table: Table, offset: Offset) -> pa.Table:
-        """What an offset leaves of the table as it was when the query began."""
+        """The files of the snapshot that the query started with, after those that are done."""
         listed = table.snapshot(offset.began).files(columns=DEFAULT_COLUMNS)
-        # Listings have any order, and an offset says how many files are done.
+        # Listings have any order, and an offset counts files.
         files = listed.sort_by([("path", "ascending"), ("dv_id", "ascending")])
         return files.slice(offset.index)
 
@@ -245,14 +239,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return table.snapshot().version if self._until is None else self._until
 
     def _added(self, table: Table, version: int, actions: Sequence[Action]) -> pa.Table:
-        """The files that a version added; refused where it did more than that."""
+        """The files that a version added; refuse a version that did more."""
         adds = [a for a in actions if isinstance(a, AddFile) and a.data_change]
         removes = [a for a in actions if isinstance(a, RemoveFile) and a.data_change]
-        given = self._options
-        if removes and given.flag("skipChangeCommits"):
+        options = self._options
+        if removes and options.flag("skipChangeCommits"):
             adds, removes = [], []
-        if removes and not given.flag("ignoreChanges"):
-            allowed = given.flag("ignoreDeletes") and not adds
+        if removes and not options.flag("ignoreChanges"):
+            allowed = options.flag("ignoreDeletes") and not adds
             if not allowed:
                 raise _changed(table, version, deleted=not adds)
         for action in actions:
@@ -261,7 +255,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return files_of_adds(adds, version)
 
     def _actions(self, table: Table, version: int) -> list[Action]:
-        """What a version did; none where it is gone, and the query may go on without it."""
+        """The actions of a version; none of an expired one that the query may skip."""
         try:
             return table.actions(version)
         except VersionNotFoundError as error:
@@ -278,12 +272,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ) from error
 
     def _check_columns(self, table: Table, version: int, after: Metadata) -> None:
-        """Refuse rows with other columns than the query has; some of its own may come later."""
+        """Refuse rows with other columns than the query has."""
         ours, now = self._schema, with_nulls(table.snapshot().schema)
-        if _told(ours) == _told(now):
-            return  # What this version had may be an earlier form of them: see `_check_readable`.
+        if _layout(ours) == _layout(now):
+            return  # The columns of this version may be an earlier form: see `_check_columns_fit`.
         theirs = with_nulls(after.schema)
-        changed = [name for name, told in _told(theirs).items() if _told(ours).get(name) != told]
+        expected = _layout(ours)
+        changed = [name for name, kind in _layout(theirs).items() if expected.get(name) != kind]
         gone = [one.name for one in ours.fields if theirs.get(one.name) is None]
         changed += [name for name in gone if now.get(name) is None]
         if changed:
@@ -291,12 +286,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"Column {changed[0]!r} of table {table.name!r} is new, gone or another one since "
                 f"version {version}",
                 why="A query has the columns that the table had when it was started",
-                fix="Start the query again: it goes on from where it was, with the new columns",
+                fix="Start the query again: it continues where it stopped, with the new columns",
             )
 
-    def _check_readable(self, table: Table, version: int, then: Metadata) -> None:
+    def _check_columns_fit(self, table: Table, version: int, then: Metadata) -> None:
         """Refuse files whose values would be lost under the columns of the query."""
-        if _told(then.schema) == _told(self._schema):
+        ours, theirs = _layout(self._schema), _layout(then.schema)
+        if theirs == ours:
             return
         now = TableProperties(table.snapshot().properties)
         how = Comparison(
@@ -304,100 +300,81 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             mapped_after=now.column_mapping_mode != "none",
             widening=now.enable_type_widening,
         )
-        ours, theirs = _told(self._schema), _told(then.schema)
         others = [name for name in ours.keys() & theirs if ours[name][0] != theirs[name][0]]
         problem = schema_problem(then.schema, self._schema, how)
         if others:
             problem = f"the column {min(others)!r} was replaced by another one of that name"
         if problem:
             raise SourceChangedError(
-                f"Rows of version {version} of table {table.name!r} cannot be shown with the "
+                f"Rows of version {version} of table {table.name!r} cannot be read with the "
                 "columns of this query",
                 why=f"Since then, {problem}",
-                fix="Begin anew, with an empty checkpoint",
+                fix="Start again, with an empty checkpoint",
             )
 
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """A snapshot or version, as far as it has not been read."""
+    """The unread part of a snapshot or version."""
 
     before: Offset
     after: Offset
     files: pa.Table
     then: Metadata | None
-    """The columns that the files were written with; None where that is not known any more."""
+    """The metadata that the files were written with; None if it has expired."""
 
 
 class Room:
-    """How much a batch may still take; the first file always has room."""
+    """The files and bytes that a batch may still take; the first file always fits."""
 
     def __init__(self, files: int | None, size: int | None) -> None:
-        self._files = files
-        self._size = size
-        self._any = False
+        self._files = math.inf if files is None else files
+        self._bytes = math.inf if size is None else size
+        self._empty = True
 
     @classmethod
-    def of(cls, limit: ReadLimit, *, also_bytes: int | None) -> Room:
-        """What a limit of Spark's leaves; with one of files, bytes may be limited too."""
-        files = limit.max_files if isinstance(limit, ReadMaxFiles) else None
-        size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-        if files is not None:
-            size = also_bytes
-        return cls(files, size)
+    def of(cls, limit: ReadLimit, *, max_bytes: int | None) -> Room:
+        """The room of a limit of Spark's; with one of files, bytes may be limited too."""
+        if isinstance(limit, ReadMaxFiles):
+            return cls(limit.max_files, max_bytes)
+        return cls(None, limit.max_bytes if isinstance(limit, ReadMaxBytes) else None)
 
     @property
     def full(self) -> bool:
-        """Whether there is no room for any other file."""
-        return self._any and (
-            (self._files is not None and self._files < 1)
-            or (self._size is not None and self._size < 1)
-        )
+        """Whether no other file fits."""
+        return not self._empty and (self._files < 1 or self._bytes < 1)
 
     def take(self, sizes: list[int]) -> int:
-        """How many of these files there is room for."""
+        """Take as many of these files as fit; their number."""
         for taken, size in enumerate(sizes):
-            full = (self._files is not None and self._files < 1) or (
-                self._size is not None and self._size < size
-            )
-            if full and self._any:
+            if not self.take_all([size]):
                 return taken
-            self._any = True
-            if self._files is not None:
-                self._files -= 1
-            if self._size is not None:
-                self._size -= size
         return len(sizes)
 
     def take_all(self, sizes: list[int]) -> bool:
-        """Whether there is room for all of these files; what comes first always has room."""
-        full = (self._files is not None and self._files < len(sizes)) or (
-            self._size is not None and self._size < sum(sizes)
-        )
-        if full and self._any:
+        """Take all of these files, or none if they do not fit."""
+        if not self._empty and (self._files < len(sizes) or self._bytes < sum(sizes)):
             return False
-        self._any = self._any or bool(sizes)
-        if self._files is not None:
-            self._files -= len(sizes)
-        if self._size is not None:
-            self._size -= sum(sizes)
+        self._empty = self._empty and not sizes
+        self._files -= len(sizes)
+        self._bytes -= sum(sizes)
         return True
 
 
-def _told(schema: StructType) -> dict[str, tuple[str, DataType]]:
-    """The columns of a schema, as far as they tell how files are read."""
+def _layout(schema: StructType) -> dict[str, tuple[str, DataType]]:
+    """The physical name and type of each column, which decide how files are read."""
     return {f.name: (physical_name(f), f.type) for f in with_nulls(schema).fields}
 
 
 def _first_since(table: Table, moment: str) -> int:
     """The first version that was committed at a time or later."""
-    found = table.history(None, since=moment)
-    if not found:
+    records = table.history(None, since=moment)
+    if not records:
         raise ConfigurationError(
             f"Nothing was committed to table {table.name!r} at {moment} or later",
-            fix='Take an earlier time, or .option("startingVersion", "latest")',
+            fix='Use an earlier time, or .option("startingVersion", "latest")',
         )
-    return min(record.version for record in found)
+    return min(record.version for record in records)
 
 
 def _changed(table: Table, version: int, *, deleted: bool) -> SourceChangedError:
@@ -405,7 +382,7 @@ def _changed(table: Table, version: int, *, deleted: bool) -> SourceChangedError
     return SourceChangedError(
         f"Version {version} of table {table.name!r} {what}",
         why="A stream only has rows that are added",
-        fix="Say what to do: ignoreDeletes for commits that only delete, skipChangeCommits to "
-        "leave out commits that change rows, ignoreChanges to get all rows of the files that they "
-        "write; or read the change data feed",
+        fix="Set ignoreDeletes for commits that only delete, skipChangeCommits to leave out "
+        "commits that change rows, or ignoreChanges to get all rows of the files that they write; "
+        "or read the change data feed",
     )

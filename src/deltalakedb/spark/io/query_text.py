@@ -1,4 +1,4 @@
-"""What stands in the text of a query, beyond what a condition of one table needs."""
+"""Functions over the SQL text of queries and conditions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_NAMES: Final = (TokenType.STRING, TokenType.NUMBER, TokenType.DOT)
 
 
 def conjuncts(tree: ast.Expr) -> Iterator[ast.Expr]:
-    """The parts of a condition that all have to hold."""
+    """The parts of a condition that AND combines."""
     waiting = [tree]
     while waiting:
         part = waiting.pop()
@@ -29,21 +29,21 @@ def conjuncts(tree: ast.Expr) -> Iterator[ast.Expr]:
 
 
 def without_alias(text: str, alias: str) -> str:
-    """A condition whose columns are named without the alias of their table.
+    """A condition without the alias of the table before its columns.
 
-    Only the alias and its dot are cut out: the rest is for Spark to read, as it was written. Text
-    that cannot be read stays, and Spark will say why.
+    Only the alias and its dot are cut out; Spark reads the rest as it was written. Text that cannot
+    be read stays, and Spark raises the error.
     """
     try:
         tokens = SparkSql().tokenize(text)
     except SqlglotError:
         return text
-    kept, start = [], 0
+    parts, start = [], 0
     before = None
     for name, dot in pairwise(tokens):
         is_alias = name.token_type not in _NO_NAMES and name.text.lower() == alias.lower()
         if is_alias and before is not TokenType.DOT and dot.token_type is TokenType.DOT:
-            kept.append(text[start : name.start])
+            parts.append(text[start : name.start])
             start = dot.end + 1
         before = name.token_type
-    return "".join((*kept, text[start:]))
+    return "".join((*parts, text[start:]))

@@ -1,24 +1,24 @@
-"""Generated columns: values that follow from others of the same row, by an expression of SQL.
+"""Generated columns: values that an expression computes from other columns of the row.
 
-Rows that come without such a column get its value; of rows that have it, it is checked. When other
-columns of a row are changed, it is made anew. Spark evaluates the expressions, which is why only
-writes through DataFrames can do this.
+- Rows without such a column get its value; in rows with it, the value is checked.
+- An update of other columns computes the value again.
+- Spark evaluates the expressions, so only DataFrames can be written to such tables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from deltalakedb.actions.datatypes import StructType
 from deltalakedb.spark.io.scan import quoted, spark_types
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
 EXPRESSION: Final = "delta.generationExpression"
-ANEW: Final = "__deltalakedb_generated"
-"""The column that names the generated columns of a row whose values are to be made anew."""
+RECOMPUTE: Final = "__deltalakedb_generated"
+"""The column that names the generated columns of a row whose values are computed again."""
 
 
 def generated_columns(schema: StructType) -> dict[str, str]:
@@ -31,7 +31,7 @@ def generated_columns(schema: StructType) -> dict[str, str]:
 
 
 def generated_conditions(schema: StructType) -> dict[str, str]:
-    """What rows with generated columns fulfil, by what it is about."""
+    """The conditions that rows with generated columns fulfil, by the names of the checks."""
     types = spark_types(schema)
     return {
         f"generated column {name}": f"{quoted(name)} <=> "
@@ -40,17 +40,16 @@ def generated_conditions(schema: StructType) -> dict[str, str]:
     }
 
 
-def filled(frame: DataFrame, schema: StructType) -> DataFrame:
-    """The rows with the generated columns that they came without."""
+def with_generated(frame: DataFrame, schema: StructType) -> DataFrame:
+    """The rows with the generated columns that they lack."""
     present = {name.lower() for name in frame.columns}
     missing = [name for name in generated_columns(schema) if name.lower() not in present]
     if not missing:
         return frame
-    from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
     types = spark_types(schema)
     for field in schema.fields:
-        # Others that are missing are null, and expressions may name them.
+        # Other missing columns are null, and expressions may name them.
         if field.name.lower() not in present and field.name not in missing:
             frame = frame.withColumn(field.name, F.lit(None).cast(types[field.name]))
     expressions = generated_columns(schema)
@@ -58,29 +57,26 @@ def filled(frame: DataFrame, schema: StructType) -> DataFrame:
     return frame.withColumns(values)
 
 
-def anew(schema: StructType, given: Collection[str]) -> list[Column]:
-    """What stands behind the new values of a row where only some columns were `given`.
+def recompute_columns(schema: StructType, assigned: Collection[str]) -> list[Column]:
+    """The column RECOMPUTE after the new values of a row, of which a user `assigned` these.
 
-    Nothing at all where the table has no generated columns.
+    Empty if the table has no generated columns.
     """
     expressions = generated_columns(schema)
     if not expressions:
         return []
-    from pyspark.sql import functions as F  # noqa: N812
 
-    names = [F.lit(name) for name in expressions if name not in given]
+    names = [F.lit(name) for name in expressions if name not in assigned]
     return [F.array(*names).cast("array<string>")]
 
 
-def made_anew(frame: DataFrame, schema: StructType) -> DataFrame:
-    """The rows with the values of generated columns that ANEW names, and without it."""
-    from pyspark.sql import functions as F  # noqa: N812
-
+def recomputed(frame: DataFrame, schema: StructType) -> DataFrame:
+    """The rows with new values of the generated columns that RECOMPUTE names, and without it."""
     types = spark_types(schema)
     values = {
         name: F.when(
-            F.array_contains(ANEW, name), F.expr(f"({expression})").cast(types[name])
+            F.array_contains(RECOMPUTE, name), F.expr(f"({expression})").cast(types[name])
         ).otherwise(F.col(quoted(name)))
         for name, expression in generated_columns(schema).items()
     }
-    return frame.withColumns(values).drop(ANEW)
+    return frame.withColumns(values).drop(RECOMPUTE)

@@ -1,8 +1,9 @@
-"""Values as a column of a table has them: cast as Delta does it, structs by the names of fields.
+"""Store assignment: values are cast to the types of columns as in Delta.
 
-Spark's own cast goes by position: it would put values under the wrong names without a word. And
-whether it minds a value that does not fit depends on `spark.sql.ansi.enabled`. Here that is up to
-`spark.sql.storeAssignmentPolicy`, as in Delta: only LEGACY lets values be cut off or lost.
+- Fields of structs are cast by name. Spark's own cast goes by position, and would assign values to
+  other fields without an error.
+- `spark.sql.storeAssignmentPolicy` decides about values that do not fit, as in Delta, and not
+  `spark.sql.ansi.enabled`: only LEGACY lets values be truncated or lost.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql import types as T  # noqa: N812 - its usual name
 
 from deltalakedb.errors import InvalidConditionError, SchemaMismatchError
 from deltalakedb.spark.io.scan import spark_says
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 _POLICY: Final = "spark.sql.storeAssignmentPolicy"
 _UNFIT: Final = "deltalakedb:value:"
@@ -28,7 +31,7 @@ _TIMES: Final = ("date", "timestamp", "timestamp_ntz")
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a column or field is set to; `kind` is its type, as Spark has it."""
+    """The new value of a column or field; `kind` is the type of the column in Spark."""
 
     name: str
     column: Column
@@ -36,32 +39,30 @@ class Value:
 
 
 def fitted(probe: DataFrame, values: Sequence[Value], fix: str) -> list[Column]:
-    """Values as the table has them; `probe` has the columns that they may name.
+    """Values cast to the types of their columns; `probe` has the columns that they may name.
 
-    What Spark cannot resolve is refused with the name of the column; `fix` says what to do then.
+    A value that Spark cannot resolve is refused; the error names the column, and has this `fix`.
     """
     if not values:
         return []
     policy = policy_of(probe.sparkSession)
-    found = _types(probe, values, fix)
-    made = [
-        by_name(value.column, kind, value.kind, value.name, policy=policy)
-        for value, kind in zip(values, found, strict=True)
+    kinds = _types(probe, values, fix)
+    columns = [
+        cast_by_name(value.column, kind, value.kind, value.name, policy=policy)
+        for value, kind in zip(values, kinds, strict=True)
     ]
     # Not every type can be cast to every other.
-    _check(probe, values, found, made)
-    return made
+    _check(probe, values, kinds, columns)
+    return columns
 
 
 def policy_of(spark: SparkSession) -> str:
-    """What is refused: values that do not fit (ANSI), types that might not (STRICT), or nothing."""
+    """The policy: refuse values that do not fit (ANSI), types that may not (STRICT), or nothing."""
     return str(spark.conf.get(_POLICY, "ANSI")).upper()
 
 
 def _types(probe: DataFrame, values: Sequence[Value], fix: str) -> list[Any]:
-    """Spark's types of values, by one analysis; one for each only where something is wrong."""
-    from pyspark.errors import AnalysisException
-
+    """Spark's types of values, by one analysis; after an error, by one for each."""
     try:
         fields = probe.select(*(value.column.alias("v") for value in values)).schema.fields
         return [field.dataType for field in fields]
@@ -78,54 +79,50 @@ def _types(probe: DataFrame, values: Sequence[Value], fix: str) -> list[Any]:
 
 
 def _check(
-    probe: DataFrame, values: Sequence[Value], found: Sequence[Any], made: Sequence[Column]
+    probe: DataFrame, values: Sequence[Value], kinds: Sequence[Any], columns: Sequence[Column]
 ) -> None:
-    from pyspark.errors import AnalysisException
-
     try:
-        _ = probe.select(*made).schema
+        _ = probe.select(*columns).schema
         return
     except AnalysisException as error:
         last = error
-    for value, kind, column in zip(values, found, made, strict=True):
+    for value, kind, column in zip(values, kinds, columns, strict=True):
         try:
             _ = probe.select(column).schema
         except AnalysisException as error:
             raise SchemaMismatchError(
-                f"{value.name!r} is {_shown(value.kind)} in the table, and its new value is "
-                f"{_shown(kind)}",
+                f"{value.name!r} is {_text(value.kind)} in the table, and its new value is "
+                f"{_text(kind)}",
                 why=spark_says(error),
                 fix="Convert the value to the type of the column",
             ) from error
     raise last
 
 
-def by_name(value: Column, source: Any, target: Any, name: str, *, policy: str) -> Column:
-    """A value of one type as one of another; fields that it lacks are null."""
-    from pyspark.sql import functions as F  # noqa: N812 - its usual name
-    from pyspark.sql import types as T  # noqa: N812
+def cast_by_name(value: Column, source: Any, target: Any, name: str, *, policy: str) -> Column:
+    """A value cast from one type to another; fields that it lacks are null."""
 
     def inner(part: Column, before: Any, after: Any, below: str) -> Column:
-        return by_name(part, before, after, f"{name}.{below}", policy=policy)
+        return cast_by_name(part, before, after, f"{name}.{below}", policy=policy)
 
     if source.simpleString() == target.simpleString():
         return value
     if isinstance(source, T.StructType) and isinstance(target, T.StructType):
-        there = {field.name.lower(): field for field in source.fields}
+        rest = {field.name.lower(): field for field in source.fields}
         parts = []
         for field in target.fields:
-            known = there.pop(field.name.lower(), None)
-            made = (
+            known = rest.pop(field.name.lower(), None)
+            part = (
                 F.lit(None).cast(field.dataType)
                 if known is None
                 else inner(value.getField(known.name), known.dataType, field.dataType, field.name)
             )
-            parts.append(made.alias(field.name))
-        if there:
-            extra = ", ".join(f"{name}.{field.name}" for field in there.values())
+            parts.append(part.alias(field.name))
+        if rest:
+            extra = ", ".join(f"{name}.{field.name}" for field in rest.values())
             raise SchemaMismatchError(
                 f"The table has no field {extra}",
-                why=f"{name} is {_shown(target)} there",
+                why=f"{name} is {_text(target)} there",
                 fix="Leave it out, or let a MERGE add it with withSchemaEvolution()",
             )
         return F.when(value.isNotNull(), F.struct(*parts))
@@ -144,26 +141,22 @@ def by_name(value: Column, source: Any, target: Any, name: str, *, policy: str) 
 
 def _cast(value: Column, source: Any, target: Any, name: str, policy: str) -> Column:
     """A value that is no struct, array or map; one that does not fit fails the query."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     if policy == "LEGACY" or _always_fits(source, target):
         return value.cast(target)
     if policy == "STRICT":
         raise SchemaMismatchError(
-            f"{name!r} is {_shown(target)} in the table, and its new value is {_shown(source)}",
+            f"{name!r} is {_text(target)} in the table, and its new value is {_text(source)}",
             why=f"{_POLICY} is STRICT, and not every such value fits",
             fix="Convert the value to the type of the column",
         )
     details = json.dumps([name, source.simpleString(), target.simpleString()])
-    shown = F.substring(value.cast("string"), 1, 100)
-    error = F.raise_error(F.concat(F.lit(_UNFIT + details), shown, F.lit(_END)))
+    text = F.substring(value.cast("string"), 1, 100)
+    error = F.raise_error(F.concat(F.lit(_UNFIT + details), text, F.lit(_END)))
     return F.coalesce(value.try_cast(target), F.when(value.isNotNull(), error.cast(target)))
 
 
 def _always_fits(source: Any, target: Any) -> bool:
-    """Whether no value of a type can fail to be one of another."""
-    from pyspark.sql import types as T  # noqa: N812
-
+    """Whether every value of a type fits another."""
     if isinstance(source, T.NullType):
         return True
     before, after = source.simpleString(), target.simpleString()
@@ -181,7 +174,7 @@ def _always_fits(source: Any, target: Any) -> bool:
 
 
 def unfit(text: str, table: str) -> SchemaMismatchError | None:
-    """The error that a query failed with, if that was a value that does not fit its column."""
+    """The error for the message of a failed query, if a value did not fit its column."""
     start = text.find(_UNFIT)
     if start < 0:
         return None
@@ -192,9 +185,9 @@ def unfit(text: str, table: str) -> SchemaMismatchError | None:
         f"The value {value!r} does not fit column {name!r} of table {table!r}",
         why=f"It is a {source}, and the column is {target}",
         fix="Change the expression, or the type of the column. With spark.sql.storeAssignmentPolicy"
-        "=LEGACY such values are cut off, or become null",
+        "=LEGACY such values are truncated, or become null",
     )
 
 
-def _shown(kind: Any) -> str:
+def _text(kind: Any) -> str:
     return str(kind.simpleString())[:200]
