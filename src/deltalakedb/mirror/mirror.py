@@ -205,10 +205,10 @@ class Mirror:
         done = self.worker().run_once(only=None if table is None else chosen[0].table_id)
         reported = {one.table_id for one in done if one.outcome is not Outcome.CAUGHT_UP}
         return done + [
-            found
+            published
             for record, head in drifted
             if record.table_id not in reported
-            and (found := self._check_drifted(record, head)) is not None
+            and (published := self._check_drifted(record, head)) is not None
         ]
 
     def _check_drifted(self, table: TableRecord, head: int) -> Published | None:
@@ -224,12 +224,12 @@ class Mirror:
     def _selected(self, session: Session, table: str | None) -> Sequence[TableRecord]:
         if table is None:
             return self._store.tables(session)
-        found = self._store.table_by_name(session, table)
-        if found is None:
+        record = self._store.table_by_name(session, table)
+        if record is None:
             raise TableNotFoundError(
                 f"There is no table {table!r}", fix=f"See {Fix('lake.tables')}"
             )
-        return [found]
+        return [record]
 
 
 def state_of(
@@ -427,7 +427,7 @@ class Background:
         self._busy = False
 
     def put(self, job: Job) -> None:
-        """Have a job done; after `close()` only what is due at once."""
+        """Run a job; after `close()` only one that is due at once."""
         with self._lock:
             if self._closed and job.due > 0:
                 return
@@ -439,7 +439,7 @@ class Background:
             job.work()
 
     def is_open(self) -> bool:
-        """Whether nobody waits for the end."""
+        """Whether it is neither closed nor at the end of the process."""
         return not self._closed and threading.main_thread().is_alive()
 
     def drain(self) -> None:
@@ -454,7 +454,7 @@ class Background:
             bell.acquire(timeout=_IDLE_SECONDS)
 
     def close(self) -> None:
-        """Do what is due, drop the rest, and end the thread."""
+        """Run the jobs that are due, drop the others, and end the thread."""
         with self._lock:
             self._closed = True
             thread = self._thread

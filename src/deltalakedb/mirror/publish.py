@@ -151,7 +151,7 @@ class Published:
 
 
 class Storages:
-    """The object stores of tables, opened once and kept while they are in use."""
+    """The object stores of tables; the most recently used ones stay open."""
 
     def __init__(self, options: Mapping[str, str], *, patient: bool = True) -> None:
         self._options = options
@@ -162,14 +162,14 @@ class Storages:
     def at(self, location: str) -> Storage:
         """The store of a location."""
         with self._lock.lock:
-            found = self._open.pop(location, None)
-            if found is None:
-                found = open_storage(location, self._options, patient=self._patient)
+            storage = self._open.pop(location, None)
+            if storage is None:
+                storage = open_storage(location, self._options, patient=self._patient)
             # Least recently used first.
-            self._open[location] = found
+            self._open[location] = storage
             if len(self._open) > _MOST_STORAGES:
                 del self._open[next(iter(self._open))]
-            return found
+            return storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,18 +369,18 @@ class Publisher:
         if prefetch.put_if_absent(key, data):
             self._step("written")
             return
-        found = _other_content(storage, key, data)
-        if found is not None:
+        content = _other_content(storage, key, data)
+        if content is not None:
             raise ForeignCommitError(
                 f"{storage.location}/{key} is not what version {item.version} of table "
                 f"{table.name!r} says",
-                why=f"Somebody else wrote {len(found)} other bytes there",
+                why=f"Another writer wrote {len(content)} other bytes there",
                 fix="Nothing was overwritten. Compare them with "
                 f"{Fix('lake.verify', table.name)}, then adopt the foreign commits with "
                 f"{Fix('lake.adopt', table.name)}, or move them out of the log and run "
                 f"{Fix('lake.mirror.retry', table.name)}",
-                found_digest=hashlib.sha256(found).hexdigest(),
-                found_bytes=len(found),
+                found_digest=hashlib.sha256(content).hexdigest(),
+                found_bytes=len(content),
             )
         self._step("found")
 
@@ -396,7 +396,7 @@ class Publisher:
             raise CorruptCatalogError(
                 f"The bytes to publish for version {item.version} of table {table.name!r} are "
                 f"{'gone' if data is None else 'damaged'}",
-                why="They are not what the digest in dl_mirror_status was made of",
+                why="Their digest is not the one in dl_mirror_status",
                 fix=f"Run {Fix('lake.repair', table.name)}, which rebuilds them from the ledger",
             )
         return data
@@ -486,18 +486,18 @@ def _other_content(storage: Storage, key: str, data: bytes) -> bytes | None:
     seen: set[bytes] = set()
     for _ in range(_READS):
         try:
-            found = storage.get(key)
+            content = storage.get(key)
         except ObjectNotFoundError as error:
             raise _vanished(storage, key) from error
-        if found == data:
+        if content == data:
             return None
-        if found in seen:
+        if content in seen:
             info = storage.head(key)
             if info is None:
                 raise _vanished(storage, key)
-            if info.size == len(found):
-                return found
-        seen.add(found)
+            if info.size == len(content):
+                return content
+        seen.add(content)
     raise StorageUnavailableError(
         f"{storage.location}/{key} cannot be read",
         why=f"{_READS} reads gave {len(seen)} different contents",
@@ -508,7 +508,7 @@ def _other_content(storage: Storage, key: str, data: bytes) -> bytes | None:
 def _vanished(storage: Storage, key: str) -> StorageUnavailableError:
     return StorageUnavailableError(
         f"{storage.location}/{key} was there, and is not any more",
-        why="Somebody deleted it just now",
+        why="It was deleted just now",
         fix="It will be written when it is tried again",
     )
 
