@@ -42,18 +42,19 @@ from deltalakedb.store.arrow import batches_of_rows, schema_of
 from deltalakedb.store.dialect import (
     KEY_PARAMETERS,
     Dialect,
+    Places,
     Row,
     Session,
     T,
     Transaction,
     Translated,
     Translating,
+    Turn,
 )
 from deltalakedb.store.pool import Hold, Pool
 from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import Kind, Relation
 from deltalakedb.store.roles import Rights
-from deltalakedb.store.turns import Places, Turn
 
 try:
     import psycopg
@@ -75,9 +76,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from deltalakedb.store.arrow import FileQuery
+    from deltalakedb.store.dialect import Purpose
     from deltalakedb.store.postgres_arrow import ArrowReader
     from deltalakedb.store.postgres_connection import Notifier
-    from deltalakedb.store.turns import Purpose
     from deltalakedb.store.url import CatalogUrl, Engine
 
 _FEW_ROWS = 64

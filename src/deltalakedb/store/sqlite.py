@@ -46,6 +46,7 @@ from deltalakedb.errors import (
 )
 from deltalakedb.store.arrow import batches_of_rows, schema_of
 from deltalakedb.store.dialect import (
+    FILE_LOCKS,
     KEY_PARAMETERS,
     Dialect,
     Row,
@@ -53,17 +54,17 @@ from deltalakedb.store.dialect import (
     T,
     Transaction,
     Translating,
+    Turn,
 )
 from deltalakedb.store.pool import Pool
 from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import Kind, Relation
-from deltalakedb.store.turns import FILE_LOCKS, Turn
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from deltalakedb.store.arrow import FileQuery
-    from deltalakedb.store.turns import Purpose
+    from deltalakedb.store.dialect import Purpose
     from deltalakedb.store.url import CatalogUrl, Engine
 
 _MINIMUM = (3, 37, 0)  # STRICT tables
