@@ -355,7 +355,7 @@ class Dialect(ABC):
     def turn(self, table_id: str, purpose: Purpose) -> Iterator[Turn | None]:
         """The turn to do something for a table that others could do too; None while it is theirs.
 
-        It is given back at the end of the block, or with the process.
+        It ends at the end of the block, or with the process.
         """
         with TURNS.take(f"{purpose} {table_id}") as is_ours:
             yield Turn() if is_ours else None
@@ -475,7 +475,7 @@ class Places:
 
 
 class _LockFile:
-    """A file of which this process has locked some bytes.
+    """A file of which this process has locked bytes.
 
     POSIX locks belong to the process, and closing any descriptor of the file releases all of them:
     it is opened once, and closed with its last lock.

@@ -565,7 +565,7 @@ class PostgresDialect(Dialect):
         """Processes exclude each other by an advisory lock, which ends with its transaction.
 
         The transaction is open during the whole turn, so not every connection may be in one:
-        commits need some. A turn beyond that number excludes only threads of this process.
+        commits need one too. A turn beyond that number excludes only threads of this process.
         """
         with super().turn(table_id, purpose) as turn:
             if turn is None:
