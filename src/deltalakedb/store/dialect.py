@@ -123,10 +123,6 @@ class Session(ABC):
             with_stats=int(with_stats),
         )
 
-    def run_together(self, *queries: tuple[str, Mapping[str, object]]) -> list[list[Row]]:
-        """The rows of each named query; an engine that can sends them in one round trip."""
-        return [self.run(query, **params) for query, params in queries]
-
     def one(self, query: str, /, **params: object) -> Row | None:
         """The only row of a named query, or None."""
         rows = self.run(query, **params)

@@ -100,38 +100,9 @@ class PostgresSession(Session):
 
     engine: ClassVar[Engine] = "postgres"
 
-    def __init__(
-        self,
-        connection: PostgresConnection,
-        translated: Translated,
-        *,
-        begin: LiteralString | None = None,
-    ) -> None:
-        self._idle = connection
+    def __init__(self, connection: PostgresConnection, translated: Translated) -> None:
+        self._connection = connection
         self._translated = translated
-        # Sent with the first statement.
-        self._begin = begin
-
-    @property
-    def _connection(self) -> PostgresConnection:
-        """The connection, in its transaction."""
-        if self._begin is not None:
-            begin, self._begin = self._begin, None
-            self._idle.begin(begin)
-        return self._idle
-
-    def run_together(self, *queries: tuple[str, Mapping[str, object]]) -> list[list[Row]]:
-        named = load_queries("postgres")
-        with self._translated():
-            begin, self._begin = self._begin, None
-            with self._idle.pipeline():
-                if begin is not None:
-                    self._idle.execute(begin)
-                cursors = [
-                    self._idle.execute(_literal(named[query]), self._encoded(params))
-                    for query, params in queries
-                ]
-            return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
     def execute(self, sql: str, params: Mapping[str, object]) -> list[Row]:
         with self._translated():
@@ -335,7 +306,7 @@ _Translating = Mapping[type[CatalogConnectionLostError], Translating]
 class _Transaction(Transaction[PostgresConnection, PostgresSession]):
     """A transaction that starts with `begin`."""
 
-    __slots__ = ("_begin", "_clock", "_is_deferred", "_lost_at_commit", "_translating", "_url")
+    __slots__ = ("_begin", "_clock", "_lost_at_commit", "_translating", "_url")
 
     def __init__(
         self,
@@ -346,10 +317,8 @@ class _Transaction(Transaction[PostgresConnection, PostgresSession]):
         lost_at_commit: type[CatalogConnectionLostError],
         *,
         clock: RemoteClock,
-        deferred: bool = False,
     ) -> None:
         super().__init__(pool)
-        self._is_deferred = deferred
         self._url = url
         self._begin = begin
         self._translating = translating
@@ -368,13 +337,11 @@ class _Transaction(Transaction[PostgresConnection, PostgresSession]):
     def _try(self) -> PostgresSession:
         connection = self._connection = self._pool.acquire(self)
         translating = self._translating[CatalogConnectionLostError]
-        # A session must not keep its transaction: the pool waits for that to be collected.
-        if self._is_deferred and not self._clock.is_due() and connection.is_quiet():
-            return PostgresSession(connection, lambda: translating, begin=self._begin)
         with translating:
             connection.begin(self._begin)
             if self._clock.is_due():
                 self._read_clock()
+        # A session must not keep its transaction: the pool waits for that to be collected.
         return PostgresSession(connection, lambda: translating)
 
     def _read_clock(self) -> None:
@@ -400,9 +367,6 @@ class _Transaction(Transaction[PostgresConnection, PostgresSession]):
             )
 
     def _rollback(self) -> None:
-        if self._is_deferred and self._connection.closed:
-            # As above: the neighbours of a lost connection are lost too.
-            self._pool.discard_idle()
         if self._connection.info.transaction_status != pq.TransactionStatus.IDLE:
             with suppress(psycopg.Error):
                 self._connection.execute("ROLLBACK")
@@ -533,17 +497,9 @@ class PostgresDialect(Dialect):
         begin: LiteralString,
         lost_at_commit: type[CatalogConnectionLostError],
         pool: Pool[PostgresConnection],
-        *,
-        deferred: bool = False,
     ) -> _Transaction:
         return _Transaction(
-            pool,
-            self.url,
-            begin,
-            self._translating,
-            lost_at_commit,
-            clock=self._clock,
-            deferred=deferred,
+            pool, self.url, begin, self._translating, lost_at_commit, clock=self._clock
         )
 
     def _read_clock(self, connection: psycopg.Connection[Row]) -> None:

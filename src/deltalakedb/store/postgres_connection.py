@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import select
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -142,10 +141,6 @@ class PostgresConnection(Connection[Row]):
         for name, value in settings(self.url).items():
             texts.append(sql.SQL("SELECT set_config({}, {}, true)").format(name, value))
         self.execute(sql.SQL("; ").join(texts))
-
-    def is_quiet(self) -> bool:
-        """Whether the server has sent nothing since it was last asked: not that it has gone."""
-        return not select.select([self.fileno()], [], [], 0)[0]
 
     # --- a server that is silent ----------------------------------------------------------
 
