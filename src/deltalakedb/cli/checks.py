@@ -28,7 +28,7 @@ from packaging.utils import canonicalize_name
 from deltalakedb.cli.output import as_commands
 from deltalakedb.errors import DeltaLakeDbError, StorageError
 from deltalakedb.formatting import format_time
-from deltalakedb.spark.java import java_home
+from deltalakedb.spark.java import PROBE, java_home
 from deltalakedb.storage import Storage, local_path, normalise_location, open_storage
 from deltalakedb.store import Store
 from deltalakedb.store.roles import MIRROR, Rights
@@ -59,7 +59,7 @@ _ONE_WORKER = (
     "let one worker only publish there: connect writers with mirror='worker', and run a single "
     "`deltalakedb mirror run`"
 )
-_COMMAND: Final = (sys.executable, "-m", "deltalakedb.spark.probe")
+_COMMAND: Final = (sys.executable, "-m", PROBE)
 # A machine that is busy, or fetches the packages that Spark is configured with.
 _PATIENCE_SECONDS: Final = 300.0
 _S3: Final = ("s3:", "s3a:", "s3n:")
@@ -428,7 +428,7 @@ def check_spark(locations: Sequence[str], *, ready: bool) -> Iterator[Check]:
             "spark",
             "wrong",
             f"Spark cannot be used: {probe}",
-            "Run: python -m deltalakedb.spark.probe, which shows all that Spark prints",
+            f"Run: python -m {PROBE}, which shows all that Spark prints",
         )
         return
     yield Check(

@@ -19,6 +19,8 @@ from deltalakedb.errors import ConfigurationError, DeltaLakeDbError
 
 # The oldest version for PySpark 4.
 OLDEST = 17
+# The module that starts Spark and tries it; it runs in a process of its own.
+PROBE = "deltalakedb.spark.probe"
 _PROPERTY = re.compile(r"^ *java\.(home|specification\.version) = (.*?)\r?$", re.MULTILINE)
 
 
