@@ -398,7 +398,7 @@ class Job:
 class Background:
     """Runs jobs one after the other, in the order in which they are due. Jobs do not raise.
 
-    - A job replaces one with the same key that has not begun.
+    - A job replaces one with the same key that has not begun, unless that is due earlier.
     - The thread keeps the process alive until the jobs that are due are done. When the interpreter
       no longer waits for threads, a job that is due runs in the calling thread.
     - The thread calls `prepare` first, while forks are blocked.
@@ -430,6 +430,9 @@ class Background:
         """Run a job; after `close()` only one that is due at once."""
         with self._lock:
             if self._closed and job.due > 0:
+                return
+            queued = self._jobs.get(job.key)
+            if queued is not None and queued.due < job.due:
                 return
             if self._is_running() or self._start():
                 self._jobs[job.key] = job

@@ -11,6 +11,7 @@ import random
 import sys
 import threading
 import time
+import weakref
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -418,32 +419,35 @@ class Turn(NamedTuple):
     """The open transaction that holds it; None where the turn is no transaction."""
 
 
+class _Holder:
+    """What holds a turn: when it is gone, so is its hold, also where an interrupt was the cause."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Turns:
     """The turns that threads of this process have, by name."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._taken: set[str] = set()
+        self._holders: weakref.WeakValueDictionary[str, _Holder] = weakref.WeakValueDictionary()
         renew_after_fork(self)
 
     def after_fork(self) -> None:
         """Begin without turns: they belong to threads of the parent."""
         self._lock = threading.Lock()
-        self._taken = set()
+        self._holders = weakref.WeakValueDictionary()
 
     @contextmanager
     def take(self, name: str) -> Iterator[bool]:
         """Whether the turn is this thread's during the block."""
+        holder = _Holder()
         with self._lock:
-            is_ours = name not in self._taken
-            if is_ours:
-                self._taken.add(name)
+            is_ours = self._holders.setdefault(name, holder) is holder
         try:
             yield is_ours
         finally:
-            if is_ours:
-                with self._lock:
-                    self._taken.discard(name)
+            del holder
 
 
 TURNS: Final = Turns()
@@ -454,20 +458,27 @@ class Places:
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self._free = threading.Semaphore(number)
+        self._lock = threading.Lock()
+        self._holders: weakref.WeakSet[_Holder] = weakref.WeakSet()
         renew_after_fork(self)
 
     def after_fork(self) -> None:
         """Begin with all of them: threads of the parent have the others."""
-        self._free = threading.Semaphore(self._number)
+        self._lock = threading.Lock()
+        self._holders = weakref.WeakSet()
 
-    def take(self) -> bool:
-        """Whether there was one; it does not wait."""
-        return self._free.acquire(blocking=False)
-
-    def give_back(self) -> None:
-        """Let another thread have it."""
-        self._free.release()
+    @contextmanager
+    def take(self) -> Iterator[bool]:
+        """Whether one is this thread's during the block; it does not wait."""
+        holder = _Holder()
+        with self._lock:
+            is_free = len(self._holders) < self._number
+            if is_free:
+                self._holders.add(holder)
+        try:
+            yield is_free
+        finally:
+            del holder
 
 
 class _LockFile:
@@ -477,11 +488,12 @@ class _LockFile:
     it is opened once, and closed with its last lock.
     """
 
-    __slots__ = ("descriptor", "held")
+    __slots__ = ("descriptor", "holders", "locked")
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self.held: set[int] = set()
+        self.locked: set[int] = set()
+        self.holders: weakref.WeakValueDictionary[int, _Holder] = weakref.WeakValueDictionary()
 
 
 class FileLocks:
@@ -503,52 +515,50 @@ class FileLocks:
     @contextmanager
     def take(self, path: str, name: str) -> Iterator[bool]:
         """Whether the lock is this process's during the block; True where files have no locks."""
-        byte = zlib.crc32(name.encode())
-        is_ours, is_locked = self._try(path, byte)
+        holder = _Holder()
         try:
-            yield is_ours
+            yield self._try(path, zlib.crc32(name.encode()), holder)
         finally:
-            if is_locked:
-                self._release(path, byte)
+            del holder
+            with self._lock:
+                self._release_unheld(path)
 
-    def _try(self, path: str, byte: int) -> tuple[bool, bool]:
+    def _try(self, path: str, byte: int, holder: _Holder) -> bool:
         if sys.platform == "win32":
-            return True, False
+            return True
         with self._lock:
+            self._release_unheld(path)
             file = self._files.get(path)
-            if file is not None and byte in file.held:
-                return False, False
             if file is None:
                 try:
                     file = _LockFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
                 except OSError:
-                    return True, False  # no file may be made here
+                    return True  # no file may be made here
                 self._files[path] = file
+            elif byte in file.locked:
+                return False
+            # Held before it is locked: an interrupt in between leaves nothing locked.
+            file.holders[byte] = holder
+            file.locked.add(byte)
             try:
                 fcntl.lockf(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
             except BlockingIOError:
-                self._close_unused(path, file)
-                return False, False
+                file.locked.discard(byte)
+                return False
             except OSError:
-                self._close_unused(path, file)
-                return True, False  # this file system has no locks
-            file.held.add(byte)
-            return True, True
+                file.locked.discard(byte)  # this file system has no locks
+            return True
 
-    def _release(self, path: str, byte: int) -> None:
-        if sys.platform == "win32":
+    def _release_unheld(self, path: str) -> None:
+        """Unlock the bytes whose holders are gone, and close the file with its last lock."""
+        file = self._files.get(path)
+        if file is None or sys.platform == "win32":
             return
-        with self._lock:
-            file = self._files.get(path)
-            if file is None or byte not in file.held:
-                return  # taken before a fork
-            file.held.discard(byte)
+        for byte in file.locked - set(file.holders):
             with suppress(OSError):
                 fcntl.lockf(file.descriptor, fcntl.LOCK_UN, 1, byte)
-            self._close_unused(path, file)
-
-    def _close_unused(self, path: str, file: _LockFile) -> None:
-        if not file.held:
+            file.locked.discard(byte)
+        if not file.locked:
             del self._files[path]
             os.close(file.descriptor)
 

@@ -523,32 +523,21 @@ class PostgresDialect(Dialect):
         The transaction is open during the whole turn, so not every connection may be in one:
         commits need one too. A turn beyond that number excludes only threads of this process.
         """
-        with super().turn(table_id, purpose) as turn:
-            if turn is None:
-                yield None
-            elif not self._turn_places.take():
+        with super().turn(table_id, purpose) as turn, self._turn_places.take() as has_place:
+            if turn is None or not has_place:
                 yield turn
-            else:
-                try:
-                    with self._transaction(
-                        _BEGIN_WRITE, CatalogConnectionLostError, self._pool
-                    ) as session:
-                        row = session.one(
-                            "take_turn", lock=_TURN_LOCK, name=_turn(purpose, table_id)
-                        )
-                        yield Turn(session) if row is not None and row[0] else None
-                finally:
-                    self._turn_places.give_back()
+                return
+            with self._transaction(_BEGIN_WRITE, CatalogConnectionLostError, self._pool) as session:
+                row = session.one("take_turn", lock=_TURN_LOCK, name=_turn(purpose, table_id))
+                yield Turn(session) if row is not None and row[0] else None
 
     def wait_for_publisher(self, table_id: str, version: int, seconds: float) -> bool:
         """Wait for the end of its turn: the lock is granted to all that wait for it at once."""
-        if self._turn_places.take():
-            try:
+        with self._turn_places.take() as has_place:
+            if has_place:
                 with Hold(self._pool) as connection:
                     if not connection.is_pooled:
                         return self._wait(connection, table_id, version, seconds)
-            finally:
-                self._turn_places.give_back()
         return super().wait_for_publisher(table_id, version, seconds)
 
     def _wait(
@@ -556,23 +545,24 @@ class PostgresDialect(Dialect):
     ) -> bool:
         """One round trip: nothing is held while the answer is on its way."""
         named = load_queries("postgres")
-        limit = f"{max(1, round(seconds * 1000))}ms"
+        queries = [named[name] for name in ("limit_waiting", "await_turn", "mirror_state")]
+        params = {
+            "limit": f"{max(1, round(seconds * 1000))}ms",
+            "lock": _TURN_LOCK,
+            "name": _turn("publish", table_id),
+            "table_id": table_id,
+            "version": version,
+        }
         try:
-            with self._translated(), connection.pipeline():
-                connection.execute(_BEGIN_READ)
-                connection.execute(_literal(named["limit_waiting"]), {"limit": limit})
-                name = _turn("publish", table_id)
-                connection.execute(
-                    _literal(named["await_turn"]), {"lock": _TURN_LOCK, "name": name}
-                )
-                state = connection.execute(
-                    _literal(named["mirror_state"]), {"table_id": table_id, "version": version}
-                )
-                connection.execute("COMMIT")
+            with self._translated():
+                cursor = psycopg.ClientCursor(connection)
+                cursor.execute(_literal("; ".join((_BEGIN_READ, *queries, "COMMIT"))), params)
+                for _ in range(len(queries)):
+                    cursor.nextset()
+                row = cursor.fetchone()
         except CatalogBusyError:
             connection.execute("ROLLBACK")
             return False
-        row = state.fetchone()
         return row is not None and row[0] == "SUCCEEDED"
 
     def wake_workers(self) -> None:
