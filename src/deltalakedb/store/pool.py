@@ -172,9 +172,12 @@ class Pool(Generic[C]):
         if place is None:
             return  # there is none, or it was taken before a fork, and so the other process's
         with self._lock:
-            if not self._closed and place.connection is not None and self._alive(place.connection):
+            connection = place.connection
+            is_back = not self._closed and connection is not None and self._alive(connection)
+            if is_back:
                 place.owner = None
-        if place.owner is None:
+        # From here on it may be another thread's.
+        if is_back:
             self._wake()
         else:
             self._drop(place)
