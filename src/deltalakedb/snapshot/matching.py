@@ -123,8 +123,7 @@ class MatchingFiles:
 
         if self.predicate == Constant(value=False):
             return
-        # DuckDB reads columns, and looks nothing up.
-        keyed = None if self.store.dialect.engine == "duckdb" else self._by_keys()
+        keyed = self._by_keys()
         if keyed is not None:
             yield from self._filtered(keyed.to_batches())
             return
@@ -188,7 +187,9 @@ class MatchingFiles:
             return None
         if keys.finds_nothing:
             return pa.Table.from_batches([], schema_of(self._wide))
-        slot = dialect.ask(lambda session: planned.best_slot(session, keys, table_id))
+        slot = None
+        if dialect.engine != "duckdb":  # which reads columns, and looks nothing up
+            slot = dialect.ask(lambda session: planned.best_slot(session, keys, table_id))
         if slot is None:
             return None
         lookup = planned.looked_up(dialect.engine, self._wide, keys, slot)
