@@ -78,7 +78,8 @@ def parent(kind: str, lake: Lake) -> Iterator[None]:
 
     def commit() -> None:
         try:
-            while not ended.is_set():
+            # Not faster: each child reads every file.
+            while not ended.wait(0.01):
                 table.append(ROWS)
         except BaseException as error:
             failures.append(error)
