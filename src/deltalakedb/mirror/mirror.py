@@ -29,9 +29,6 @@ from deltalakedb.store import mirror as queue
 from deltalakedb.telemetry import warning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from deltalakedb.mirror.publish import RetrySchedule
     from deltalakedb.store import Store, TableRecord
     from deltalakedb.store.dialect import Session
     from deltalakedb.store.mirror import Overview
