@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing
 from functools import cache
 from os import environ
 from pathlib import Path
+from time import monotonic, sleep
 from types import CodeType, FrameType
 from typing import Any
 
@@ -100,14 +101,24 @@ def interrupted(work: Callable[[], object], number: int) -> str:
 
 def is_whole(store: Store, table_id: str) -> None:
     """Every place of the pool can be had, the turn to publish, and the turn to write."""
-    with store.dialect.turn(table_id, "publish") as turn:
-        assert turn is not None
-        assert store.dialect.engine != "postgres" or turn.session is not None
+    give_up = monotonic() + 30
+    while not can_take_turn(store, table_id):
+        assert monotonic() < give_up, "the turn is held by nobody, and cannot be had"
+        sleep(0.01)
     with ExitStack() as held:
         for _ in range(POOL_SIZE):
             held.enter_context(store.read())
     with store.write() as session:
         store.tables(session)
+
+
+def can_take_turn(store: Store, table_id: str) -> bool:
+    """Whether the turn is free; a server frees it once it has seen that its connection ended."""
+    with store.dialect.turn(table_id, "publish") as turn:
+        if turn is None:
+            return False
+        assert store.dialect.engine != "postgres" or turn.session is not None
+        return True
 
 
 def write(store: Store, table_id: str) -> None:
