@@ -27,10 +27,10 @@ def write_history(folder: Path) -> None:
 
 
 def pages(lake: Lake, table: Table) -> tuple[object, Counter[tuple[object, ...]]]:
-    """How far pages go, and each file of each with the version that removed it."""
+    """The version that pages reach, and each file of each with the version that removed it."""
     columns = "valid_from, valid_to, num_files, files, removed"
     with lake.store.read() as session:
-        paged = session.run("paged_table", table_id=table.table_id)
+        paged = session.run("paged_table", table_id=table.table_id)[0][0]
         rows = session.execute(
             lake.store.dialect.sql(
                 f"SELECT {columns} FROM dl_file_pages WHERE table_id = :table_id"

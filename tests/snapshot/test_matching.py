@@ -141,6 +141,51 @@ def plain(path: str, low: int, high: int) -> Json:
     return {"add": {**body, "dataChange": True, "stats": text}}
 
 
+def test_pages_built_anew_never_answer_for_pages_of_an_older_list(
+    lake: Lake, history: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file moves from the second page to the first, to the place of a removed one."""
+    del history  # pages are small
+    table = new_lake_table(lake, "moved", schema=schema_json("id"))
+    for version, first in ((1, 0), (2, 50)):
+        table.commit([plain(f"f{n:03}", n * 10, n * 10 + 9) for n in range(first, first + 50)])
+        page_builder.make_pages(lake.store, table._record, version)
+    table.commit([{"remove": {"path": f"f{n:03}", "dataChange": True}} for n in range(25, 50)])
+    page_builder.make_pages(lake.store, table._record, 3, most_gone=0.6)
+    snapshot = table.snapshot()
+    listed_pages = pages.pages_of
+
+    def then_built_anew(*args: Any) -> Any:
+        result = listed_pages(*args)
+        with lake.store.write() as session:
+            lake.store.forget_pages(session, table.table_id)
+        assert page_builder.make_pages(lake.store, table._record, 3)
+        return result
+
+    monkeypatch.setattr(matching, "pages_of", then_built_anew)
+    assert snapshot.files("id = 533")["path"].to_pylist() == ["f053"]
+
+
+def test_a_build_that_began_before_pages_were_deleted_gives_up(
+    lake: Lake, history: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    indexed = page_builder._indexed
+
+    def then_deleted(*args: Any) -> Any:
+        with lake.store.write() as session:
+            lake.store.forget_pages(session, history.table_id)
+        return indexed(*args)
+
+    version = history.snapshot().version
+    with monkeypatch.context() as patch:
+        patch.setattr(page_builder, "_indexed", then_deleted)
+        assert not page_builder.make_pages(lake.store, history._record, version)
+    assert pages.pages_of(lake.store, history._record, version) is None
+    assert page_builder.make_pages(lake.store, history._record, version)
+    check_every_version(history)
+    assert "page_failures_total" not in lake.metrics.read()
+
+
 def test_a_damaged_page_is_passed_over(lake: Lake, history: Table) -> None:
     expected = of_rows(history.snapshot(), "id BETWEEN 300 AND 420")
     with lake.store.write() as session:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from deltalakedb.conditions.bounds import (
     Bounds,
@@ -85,7 +85,7 @@ def _after_version(store: Store, table: TableRecord, version: int, counts: Count
         return
     due = changes_due(counts.live_files)
     with _harmless(store, table), span("deltalakedb.make_pages", table=table.name):
-        paged, _ = _paged(store, table)
+        paged = _paged(store, table).version
         if changes >= due or _changes_since(store, table, paged) >= due:
             make_pages(store, table, version)
 
@@ -152,7 +152,7 @@ def changes_due(live_files: int) -> int:
 
 def make_all_pages(store: Store, table: TableRecord) -> None:
     """Build the pages of the whole history, as commits would have, and compact the last."""
-    paged, _ = _paged(store, table)
+    paged = _paged(store, table).version
     for version, most_gone in _page_versions(store, table, paged):
         make_pages(store, table, version, most_gone=most_gone)
 
@@ -183,7 +183,8 @@ def make_pages(
     """Build the pages of a table up to a version; False if another process was faster."""
     import pyarrow as pa
 
-    paged, next_page = _paged(store, table)
+    state = _paged(store, table)
+    paged, next_page = state.version, state.next_page
     if version < paged:
         return False
     work = _Work(version)
@@ -201,7 +202,7 @@ def make_pages(
         bounds = read_bounds(indexed, stats, values)
         work.columns += column_rows(table.table_id, number, indexed, bounds)
     with store.write() as session:
-        return _write(session, table, paged, next_page, work)
+        return _write(session, table, state, work)
 
 
 def _age_pages(
@@ -285,9 +286,9 @@ def _removed(until: Sequence[int]) -> bytes:
     return write_batch(pa.record_batch({"removed_version": pa.array(until, pa.int64())}))
 
 
-def _write(session: Session, table: TableRecord, paged: int, next_page: int, work: _Work) -> bool:
-    after = next_page + len(work.rows)
-    if paged < 0:
+def _write(session: Session, table: TableRecord, state: _Paged, work: _Work) -> bool:
+    after = state.next_page + len(work.rows)
+    if state.recorded is None:
         if session.one("paged_table", table_id=table.table_id) is not None:
             return False
         session.insert(PAGED_TABLES, [(table.table_id, work.version, after)])
@@ -296,7 +297,8 @@ def _write(session: Session, table: TableRecord, paged: int, next_page: int, wor
         table_id=table.table_id,
         version=work.version,
         next_page=after,
-        expected=paged,
+        expected=state.recorded,
+        expected_page=state.next_page,
     ):
         return False
     for page_id in work.closed:
@@ -312,10 +314,20 @@ def _write(session: Session, table: TableRecord, paged: int, next_page: int, wor
     return True
 
 
-def _paged(store: Store, table: TableRecord) -> tuple[int, int]:
-    """Return the version that pages reach (-1: none), and the number of the next page."""
+class _Paged(NamedTuple):
+    """The version that pages reach (-1: none), the next number, and the version in the row."""
+
+    version: int
+    next_page: int
+    recorded: int | None
+
+
+def _paged(store: Store, table: TableRecord) -> _Paged:
     row = store.dialect.ask(lambda session: session.one("paged_table", table_id=table.table_id))
-    return (-1, 0) if row is None else (int(row[0]), int(row[1]))
+    if row is None:
+        return _Paged(-1, 0, None)
+    version, next_page, has_pages = row
+    return _Paged(version if version or has_pages else -1, next_page, version)
 
 
 def _changes_since(store: Store, table: TableRecord, version: int) -> int:

@@ -478,7 +478,7 @@ class Store:
         return {(decode(path), decode(dv_id)): int(size) for path, dv_id, size in rows}
 
     def forget_pages(self, session: Session, table_id: str) -> None:
-        """Drop the pages of a table: every listing then comes from dl_active_files."""
+        """Delete the pages of a table; later ones get new numbers."""
         session.changed("forget_page_columns", table_id=table_id)
         session.changed("forget_pages", table_id=table_id)
         session.changed("forget_paged_table", table_id=table_id)

@@ -430,7 +430,7 @@ def test_the_check_finds_a_difference_and_rebuilding_mends_it(filled: Dialect) -
         ["UPDATE", "dl_tables", "SET"],
         ["DELETE", "FROM", "dl_page_columns"],
         ["DELETE", "FROM", "dl_file_pages"],
-        ["DELETE", "FROM", "dl_paged_tables"],
+        ["UPDATE", "dl_paged_tables", "SET"],
     ]
     for text in forget:
         run(text)

@@ -354,7 +354,11 @@ WHERE c.table_id = :table_id AND c.column_key = :column_key
   AND p.valid_to > :version AND p.valid_from <= :version;
 
 -- name: paged_table
-SELECT version, next_page FROM dl_paged_tables WHERE table_id = :table_id;
+-- The newest version that pages were built for, the number of the next page, and whether there are any
+-- pages: version 0 without pages is a table whose pages were deleted.
+SELECT version, next_page,
+       EXISTS (SELECT 1 FROM dl_file_pages AS p WHERE p.table_id = :table_id)
+FROM dl_paged_tables WHERE table_id = :table_id;
 
 -- name: open_pages
 -- The pages that serve the newest versions.
@@ -365,7 +369,7 @@ ORDER BY page_id;
 -- name: move_paged_table
 -- A compare-and-set, so that of two that make pages one gives up.
 UPDATE dl_paged_tables SET version = :version, next_page = :next_page
-WHERE table_id = :table_id AND version = :expected;
+WHERE table_id = :table_id AND version = :expected AND next_page = :expected_page;
 
 -- name: close_page
 UPDATE dl_file_pages SET valid_to = :version WHERE table_id = :table_id AND page_id = :page_id;
@@ -389,7 +393,8 @@ DELETE FROM dl_page_columns WHERE table_id = :table_id;
 DELETE FROM dl_file_pages WHERE table_id = :table_id;
 
 -- name: forget_paged_table
-DELETE FROM dl_paged_tables WHERE table_id = :table_id;
+-- The row stays: a number is never used for a second page, and a build that has begun gives up.
+UPDATE dl_paged_tables SET version = 0, next_page = next_page + 1 WHERE table_id = :table_id;
 
 -- name: mirror_backlog
 -- What is still to be published of a table, oldest first. A large payload is fetched by itself.
