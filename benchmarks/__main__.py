@@ -18,8 +18,8 @@ from benchmarks import summary
 from benchmarks.harness import Report
 
 SCENARIOS = (
-    *("commits", "contention", "reading", "reading-curve", "checkpoints", "importing", "mirroring"),
-    *("page", "sizing"),
+    *("commits", "contention", "reading", "reading-curve", "planning", "checkpoints", "importing"),
+    *("mirroring", "page", "sizing"),
     *("spark-scan", "spark-writing", "spark-changes", "spark-tables"),
 )
 

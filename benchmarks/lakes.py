@@ -36,15 +36,6 @@ ROWS = 100
 """How many rows, and so how many ids, each file has."""
 
 COLUMNS = {"id": "long", "day": "date", "value": "double", "name": "string", "ts": "timestamp"}
-SCHEMA = json.dumps(
-    {
-        "type": "struct",
-        "fields": [
-            {"name": name, "type": kind, "nullable": True, "metadata": {}}
-            for name, kind in COLUMNS.items()
-        ],
-    }
-)
 _FIRST_DAY = date(2000, 1, 1)
 _EPOCH_MS = 1_700_000_000_000
 # An odd number: its multiples run through all 128 bits, so paths look as random as real ones.
@@ -63,6 +54,8 @@ class Shape:
     commits: int
     removed: int
     days: int = 100
+    columns: int = 4
+    """How many columns have statistics; those beyond four are in random order."""
 
     @property
     def added(self) -> int:
@@ -92,17 +85,37 @@ class Shape:
         """The smallest and the largest value of each column but the partition."""
         low = self.place(number) * ROWS
         minute = f"{low // 60_000 % 24:02}:{low // 1000 % 60:02}"
+        extra = (self.place(number) * 7919 % self.live_files * ROWS for _ in self.extra_columns)
         return {
             "id": (low, low + ROWS - 1),
             "value": (low % 977 / 8, low % 977 / 8 + 1000.5),
             "name": (f"customer-{low:012}", f"customer-{low + ROWS - 1:012}"),
             "ts": (f"2026-01-01T{minute}:00.000Z", f"2026-01-01T{minute}:59.999Z"),
+            **{
+                name: (first, first + ROWS - 1)
+                for name, first in zip(self.extra_columns, extra, strict=True)
+            },
         }
 
+    @property
+    def extra_columns(self) -> list[str]:
+        """The columns beyond the common ones."""
+        return [f"extra{number}" for number in range(self.columns - 4)]
 
-def churned(live_files: int, commits: int) -> Shape:
+    @property
+    def schema(self) -> str:
+        """The schema as JSON."""
+        kinds = {**COLUMNS, **dict.fromkeys(self.extra_columns, "long")}
+        fields = [
+            {"name": name, "type": kind, "nullable": True, "metadata": {}}
+            for name, kind in kinds.items()
+        ]
+        return json.dumps({"type": "struct", "fields": fields})
+
+
+def churned(live_files: int, commits: int, *, columns: int = 4) -> Shape:
     """A table where about every second file that was added is gone again."""
-    return Shape(live_files, commits, max(live_files, commits - live_files))
+    return Shape(live_files, commits, max(live_files, commits - live_files), columns=columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +165,12 @@ def write_log(shape: Shape, folder: Path) -> Path:
     log.mkdir(parents=True)
     metadata = Metadata(
         id=str(uuid.uuid4()),
-        schema_string=SCHEMA,
+        schema_string=shape.schema,
         partition_columns=("day",),
-        configuration={"deltalakedb.planningColumns": "id"},
+        configuration={
+            "deltalakedb.planningColumns": "id",
+            "delta.dataSkippingNumIndexedCols": "-1",
+        },
         created_time=_EPOCH_MS,
     )
     created: list[Action] = [_commit_info(0, "CREATE TABLE"), Protocol(1, 2), metadata]

@@ -6,8 +6,6 @@ All read the very same table (`lakes.py`). Goals, with 100,000 live files and 20
 - head lookup: at most 2 ms over a round trip of the driver;
 - the middle version: at most twice our head open, and 30 times as fast as delta-rs;
 - a partition and a range: 10 times as fast as delta-rs;
-- a column that is not planned: at most as long as the full listing where a hundredth of the files
-  or less match, twice as long where all do, and 20 times as fast as delta-rs;
 - 50,000 commits of history instead of 100: at most 1.2 times;
 - a condition that 100 files meet, in 1,000,000 files instead of 100,000: at most 3 times;
 - `iter_files` over 1,000,000 files: at most 200 MB.
@@ -29,7 +27,6 @@ from benchmarks.readers import (
     NAME,
     OurReader,
     Readers,
-    delta_rs_bounds,
     delta_rs_filter,
     delta_rs_list,
     delta_rs_uris,
@@ -70,7 +67,6 @@ def run(report: Report, *, quick: bool) -> None:
             _head_lookup(report, readers, sizes)
             _travel(report, readers, sizes)
             _predicate(report, readers, sizes)
-            _any_column(report, readers, sizes)
             _connect(report, readers, sizes)
         _growth(report, server, sizes)
         _planning(report, server, sizes)
@@ -92,7 +88,7 @@ def race(
     return compare(scenario, contestants, rounds=rounds, report=report)
 
 
-def _faster(
+def faster(
     report: Report,
     scenario: str,
     times: dict[str, list[float]],
@@ -108,7 +104,7 @@ def _faster(
     report.ratios.append(Ratio(scenario, ours, peer, value, f"times as fast as {peer}", shown, met))
 
 
-def _at_most(
+def at_most(
     report: Report,
     scenario: str,
     names: tuple[str, str],
@@ -117,6 +113,7 @@ def _at_most(
     *,
     goal: float,
 ) -> None:
+    """Report a value; the goal is the greatest that it may have."""
     report.ratios.append(
         Ratio(scenario, *names, value, meaning, f"≤ {goal:.2f}", met=value <= goal)
     )
@@ -152,11 +149,11 @@ def _open(report: Report, readers: Readers, sizes: Sizes) -> None:
     times = race(report, scenario, works, rounds=sizes.rounds)
     for engine in readers.ours:
         name = f"open and list, {engine}"
-        _faster(
+        faster(
             report, name, times, ours=f"ours on {engine}", peer="delta-rs", goal=OPEN_GOALS[engine]
         )
         for peer in ("delta-rs without statistics", *readers.ducklakes):
-            _faster(report, name, times, ours=f"ours on {engine}", peer=peer)
+            faster(report, name, times, ours=f"ours on {engine}", peer=peer)
 
 
 def _head_lookup(report: Report, readers: Readers, sizes: Sizes) -> None:
@@ -181,7 +178,7 @@ def _head_lookup(report: Report, readers: Readers, sizes: Sizes) -> None:
         over = statistics.median(
             (ours - bare) * 1000 for ours, bare in zip(times["ours"], times["driver"], strict=True)
         )
-        _at_most(
+        at_most(
             report, scenario, ("ours", "driver"), over, "ms over the driver's round trip", goal=2
         )
 
@@ -205,10 +202,10 @@ def _travel(report: Report, readers: Readers, sizes: Sizes) -> None:
     for engine in readers.ours:
         name, ours = f"travel to the middle, {engine}", f"ours on {engine}"
         value = median_ratio(times[ours], times[f"{ours}, head"])
-        _at_most(report, name, (ours, f"{ours}, head"), value, "times our head open", goal=2)
-        _faster(report, name, times, ours=ours, peer="delta-rs", goal=30)
+        at_most(report, name, (ours, f"{ours}, head"), value, "times our head open", goal=2)
+        faster(report, name, times, ours=ours, peer="delta-rs", goal=30)
         for peer in ("delta-rs, checkpoint there", *readers.ducklakes):
-            _faster(report, name, times, ours=ours, peer=peer)
+            faster(report, name, times, ours=ours, peer=peer)
 
 
 def _predicate(report: Report, readers: Readers, sizes: Sizes) -> None:
@@ -230,7 +227,7 @@ def _predicate(report: Report, readers: Readers, sizes: Sizes) -> None:
     works["delta-rs, file_uris"] = lambda: delta_rs_uris(readers.checked, where)
     works["delta-rs, add actions"] = lambda: delta_rs_filter(readers.checked, day, low, high)
     for name, work in works.items():
-        _check_count(name, work(), expected)
+        check_count(name, work(), expected)
     scenario = f"partition and range, {expected} of {sizes.files} files"
     times = race(report, scenario, works, rounds=sizes.rounds)
     times["delta-rs"] = [
@@ -239,37 +236,11 @@ def _predicate(report: Report, readers: Readers, sizes: Sizes) -> None:
     ]
     for engine in readers.ours:
         name = f"partition and range, {engine}"
-        _faster(report, name, times, ours=f"ours on {engine}", peer="delta-rs", goal=10)
+        faster(report, name, times, ours=f"ours on {engine}", peer="delta-rs", goal=10)
 
 
-def _any_column(report: Report, readers: Readers, sizes: Sizes) -> None:
-    """Columns that are not planned: in the order of the files, in no order, and all files."""
-    first, few = sizes.files // 2, max(1, sizes.files // 400)
-    low, high = (f"customer-{number * ROWS:012}" for number in (first, first + few))
-    conditions = {
-        f"{few} files by name": (f"name >= '{low}' AND name < '{high}'", ("name", low, high), 1.0),
-        "few files by value": ("value <= 0.125", ("value", None, 0.125), 1.0),
-        "all files by value": ("value >= -1", ("value", -1.0, None), 2.0),
-    }
-    for kind, (where, bounds, goal) in conditions.items():
-        works: dict[str, Callable[[], Any]] = {
-            f"ours on {engine}": _plan(reader, where) for engine, reader in readers.ours.items()
-        }
-        works["delta-rs"] = lambda bounds=bounds: delta_rs_bounds(readers.checked, *bounds)  # type: ignore[misc]
-        works |= {f"{name}, all": work for name, work in readers.our_lists().items()}
-        counts = {works[name]().num_rows for name in ("delta-rs", "ours on sqlite")}
-        if len(counts) > 1:
-            raise AssertionError(f"{kind}: delta-rs and we find {counts} files")
-        times = race(report, kind, works, rounds=sizes.rounds)
-        for engine in readers.ours:
-            scenario, ours = f"{kind}, {engine}", f"ours on {engine}"
-            value = median_ratio(times[ours], times[f"{ours}, all"])
-            names = (ours, f"{ours}, all")
-            _at_most(report, scenario, names, value, "times our full listing", goal=goal)
-            _faster(report, scenario, times, ours=ours, peer="delta-rs", goal=20)
-
-
-def _check_count(name: str, files: Any, expected: int) -> None:
+def check_count(name: str, files: Any, expected: int) -> None:
+    """Check how many files were listed."""
     if files.num_rows != expected:
         raise AssertionError(f"{name} finds {files.num_rows} files, not {expected}")
 
@@ -287,7 +258,7 @@ def _connect(report: Report, readers: Readers, sizes: Sizes) -> None:
     times = race(report, scenario, works, rounds=sizes.rounds)
     for engine in readers.ours:
         name = f"connect, open and list, {engine}"
-        _faster(report, name, times, ours=f"ours on {engine}", peer="delta-rs")
+        faster(report, name, times, ours=f"ours on {engine}", peer="delta-rs")
 
 
 def _connect_and_list(url: str) -> None:
@@ -313,7 +284,7 @@ def _growth(report: Report, server: PostgresServer, sizes: Sizes) -> None:
         names = (f"ours on {engine}, {long} commits", f"ours on {engine}, {short} commits")
         value = median_ratio(times[names[0]], times[names[1]])
         meaning = f"times the open after {short} commits"
-        _at_most(report, f"{long} commits of history, {engine}", names, value, meaning, goal=1.2)
+        at_most(report, f"{long} commits of history, {engine}", names, value, meaning, goal=1.2)
 
 
 def _planning(report: Report, server: PostgresServer, sizes: Sizes) -> None:
@@ -330,9 +301,9 @@ def _planning(report: Report, server: PostgresServer, sizes: Sizes) -> None:
             for readers in (small, large):
                 where = condition(readers.shape)
                 for engine, reader in readers.ours.items():
-                    work = _plan(reader, where)
+                    work = plan(reader, where)
                     name = f"{engine}, {readers.shape.live_files} files"
-                    _check_count(name, work(), MATCHES)
+                    check_count(name, work(), MATCHES)
                     works[name] = work
             scenario = f"{MATCHES} files by {kind}"
             times = race(report, scenario, works, rounds=max(sizes.rounds, 2))
@@ -343,7 +314,8 @@ def _planning(report: Report, server: PostgresServer, sizes: Sizes) -> None:
             _memory(report, reader, many.live_files)
 
 
-def _plan(reader: OurReader, where: str) -> Callable[[], Any]:
+def plan(reader: OurReader, where: str) -> Callable[[], Any]:
+    """Open the table and list the files of a condition."""
     return lambda: reader.plan(where)
 
 
@@ -365,7 +337,7 @@ def _grown(
     if engine == "sqlite":  # no goal was set for it
         report.ratios.append(Ratio(scenario, many, few, value, meaning))
     else:
-        _at_most(report, scenario, (many, few), value, meaning, goal=3)
+        at_most(report, scenario, (many, few), value, meaning, goal=3)
 
 
 def _memory(report: Report, reader: OurReader, files: int) -> None:
@@ -378,4 +350,4 @@ def _memory(report: Report, reader: OurReader, files: int) -> None:
     if found["rows"] != files:
         raise AssertionError(f"{scenario}: {found['rows']} rows came")
     extra = found["extra_bytes"] / 1_000_000
-    _at_most(report, scenario, ("ours", ""), extra, "MB of extra memory at its peak", goal=200)
+    at_most(report, scenario, ("ours", ""), extra, "MB of extra memory at its peak", goal=200)

@@ -28,7 +28,6 @@ import deltalakedb
 from benchmarks.harness import Ratio, Report, timed
 from benchmarks.lakes import (
     ENGINES,
-    SCHEMA,
     Shape,
     add_of,
     catalog_url,
@@ -106,7 +105,7 @@ class Growing:
             self.lake.create_table(
                 name,
                 location=str(self.folder / self.engine / name),
-                schema=SCHEMA,
+                schema=self.shape.schema,
                 partition_by=["day"],
                 properties=_PROPERTIES,
             )
