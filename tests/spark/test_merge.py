@@ -58,6 +58,16 @@ def merging(spark: SparkSession, lake: Lake, table: Table) -> DeltaTable:
     return DeltaTable.forName(spark, table.name, catalog=lake).alias("t")
 
 
+def test_nothing_is_logged_as_an_error(
+    spark: SparkSession, lake: Lake, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    table = numbers(lake, tmp_path / "t")
+    merge = merging(spark, lake, table).merge(source(spark, (1, 10)).alias("s"), "t.id = s.id")
+    merge.whenMatchedUpdate("s.v > t.v", {"v": "s.v"}).execute()
+    assert rows(table)[1] == (10, "old")
+    assert "ERROR" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("properties", WAYS)
 def test_all_kinds_of_clauses_at_once(
     spark: SparkSession, lake: Lake, tmp_path: Path, properties: dict[str, str]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pyspark.errors import AnalysisException, ParseException
+from pyspark.errors import ParseException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.types import DataType
 
 from deltalakedb.arguments import refuse, require_kind, require_texts
@@ -15,6 +14,7 @@ from deltalakedb.errors import InvalidConditionError
 from deltalakedb.spark.api.errors import SparkParseError
 from deltalakedb.spark.dml.conditions import as_column
 from deltalakedb.spark.io.scan import spark_says
+from deltalakedb.spark.io.spark_internals import parse_expression
 
 
 def check_condition(value: object, name: str = "condition") -> None:
@@ -24,19 +24,16 @@ def check_condition(value: object, name: str = "condition") -> None:
 
 def check_syntax(spark: SparkSession, expressions: Iterable[object]) -> None:
     """Refuse SQL that Spark cannot parse; its columns and functions are resolved later."""
-    texts = [text for text in expressions if isinstance(text, str)]
     try:
-        # Spark parses an expression when it is used.
-        _ = spark.range(0).select(*map(F.expr, texts)).schema
+        for text in expressions:
+            if isinstance(text, str):
+                parse_expression(spark, text)
     except ParseException as error:
         raise InvalidConditionError(
             "A condition or value of this clause cannot be parsed",
             why=spark_says(error),
             fix="Correct it: it is an expression in Spark's SQL",
         ) from error
-    except AnalysisException:
-        # It names columns of the table or the source.
-        return
 
 
 def check_assignments(name: str, values: object) -> Mapping[str, Any]:

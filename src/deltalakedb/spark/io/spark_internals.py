@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 _SEPARATOR: Final = "\x00\x01"
 _CREATE_TABLE: Final = frozenset(
@@ -289,6 +290,22 @@ def created_with(spark: SparkSession, query: str) -> tuple[str, str] | None:
     return None
 
 
+def parse_expression(spark: SparkSession, text: str) -> None:
+    """Let Spark parse an expression; ParseException where it cannot.
+
+    Elsewhere PySpark also resolves it, and logs an error with a stack trace if it names columns.
+    """
+    if not is_connect(spark):
+        spark._jsparkSession.sessionState().sqlParser().parseExpression(text)  # noqa: SLF001
+        return
+    try:
+        _ = spark.range(0).select(F.expr(text)).schema
+    except ParseException:
+        raise
+    except AnalysisException:
+        return  # it names columns of the table or the source
+
+
 # --- the probe ----------------------------------------------------------------------------
 
 
@@ -382,6 +399,15 @@ def _parser_works(spark: SparkSession) -> bool:
     )
 
 
+def _expressions_work(spark: SparkSession) -> bool:
+    parse_expression(spark, "t.id = s.id")
+    try:
+        parse_expression(spark, "t.id = = s.id")
+    except ParseException:
+        return True
+    return False
+
+
 _ZONE: Final = "spark.sql.session.timeZone"
 _PROBES: Final[Mapping[str, Callable[[SparkSession], bool]]] = {
     "settings of a session": _settings_work,
@@ -392,4 +418,5 @@ _PROBES: Final[Mapping[str, Callable[[SparkSession], bool]]] = {
     "local checkpoints of a merge": _checkpoints_work,
     "readers and writers after enable": _readers_and_writers_work,
     "CREATE … USING after enable": _parser_works,
+    "conditions of a merge": _expressions_work,
 }
