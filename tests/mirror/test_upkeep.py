@@ -1,6 +1,7 @@
 """What a published table gets beside its commits, and that none of it can harm it."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,39 @@ def test_a_process_that_ends_without_close_makes_the_checkpoints_that_are_due(
     ended = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert checkpoints(log_of(table)) == [1, 2, 3]
+
+
+KILLED = """
+import os, signal, sys
+import pyarrow as pa
+import deltalakedb
+from deltalakedb.mirror.upkeep import Upkeep
+
+Upkeep.run = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+lake = deltalakedb.connect(sys.argv[1])
+lake.table("sales.orders").append(pa.table({"id": pa.array([1], pa.int64())}))
+signal.pause()
+"""
+
+
+def test_upkeep_of_a_process_that_was_killed_is_done_by_the_next(
+    tmp_path: Path, catalog_url: str
+) -> None:
+    with deltalakedb.connect(catalog_url) as lake:
+        table = lake.create_table(
+            "sales.orders",
+            location=str(tmp_path / "orders"),
+            schema=pa.schema([("id", pa.int64())]),
+            properties={"delta.checkpointInterval": "2"},
+        )
+        table.append(pa.table({"id": pa.array([0], pa.int64())}))
+    killed = subprocess.run([sys.executable, "-c", KILLED, catalog_url], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert checkpoints(log_of(table)) == []
+    with deltalakedb.connect(catalog_url) as lake:
+        lake.table("sales.orders").append(pa.table({"id": pa.array([2], pa.int64())}))
+        check_published(lake, lake.table("sales.orders"))
+    assert checkpoints(log_of(table))[-1] >= 2
 
 
 def test_a_backlog_gets_the_newest_checkpoint_that_is_due(
