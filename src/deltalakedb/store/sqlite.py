@@ -18,6 +18,7 @@ Differences from the other engines, and why:
 from __future__ import annotations
 
 import os
+import random
 import re
 import sqlite3
 import time
@@ -81,6 +82,12 @@ _BULK_CACHE = -256 * 1024
 # SQLite has the locks of a file in the memory of the process. A forked child has a copy in which
 # they are held by connections that it must not use: its own would rely on locks that do not exist.
 _open_in_parent: set[str] = set()
+_WRITE = "BEGIN IMMEDIATE"
+# How long a writer pauses at most before it tries again: while others make small commits, and
+# where one takes long.
+_PAUSE_SECONDS = 0.002
+_SHORT_WAIT_SECONDS = 1.0
+_LONG_PAUSE_SECONDS = 0.02
 _ONE_WRITER = "SQLite lets one process write at a time"
 
 
@@ -228,7 +235,10 @@ class _Transaction(Transaction[sqlite3.Connection, SqliteSession]):
     def _begun(self) -> SqliteSession:
         connection = self._connection = self._pool.acquire(self)
         try:
-            connection.execute(self._begin)
+            if self._begin is _WRITE:
+                _begin_write(connection, self._url.timeout)
+            else:
+                connection.execute(self._begin)
         except sqlite3.Error as error:
             raise _translate(error, self._url) from error
         return SqliteSession(connection, self._url)
@@ -246,6 +256,30 @@ class _Transaction(Transaction[sqlite3.Connection, SqliteSession]):
     def _translate(self, error: BaseException) -> None:
         if isinstance(error, sqlite3.Error):
             raise _translate(error, self._url) from error
+
+
+def _begin_write(connection: sqlite3.Connection, timeout: float) -> None:
+    """Take the write lock; SQLITE_BUSY after `timeout` seconds.
+
+    SQLite itself waits longer and longer between its tries, up to 100 ms: where many processes
+    write, one that came late would take the lock again and again before one that waits.
+    """
+    # As a script: a cached PRAGMA would not take effect again.
+    wait = f"PRAGMA busy_timeout = {int(timeout * 1000)}"
+    begin = f"PRAGMA busy_timeout = 0; {_WRITE}; {wait}"
+    started = time.monotonic()
+    while True:
+        try:
+            connection.executescript(begin)
+        except sqlite3.OperationalError as error:
+            waited = time.monotonic() - started
+            if _code(error) != sqlite3.SQLITE_BUSY or waited > timeout:
+                connection.executescript(wait)
+                raise
+            most = _PAUSE_SECONDS if waited < _SHORT_WAIT_SECONDS else _LONG_PAUSE_SECONDS
+            time.sleep(random.uniform(0, most))  # noqa: S311 - no secret
+        else:
+            return
 
 
 def _rollback(connection: sqlite3.Connection) -> None:
@@ -405,7 +439,7 @@ class SqliteDialect(Dialect):
 
     def write(self) -> AbstractContextManager[Session]:
         """The one writer, after waiting for the others."""
-        return self._transaction("BEGIN IMMEDIATE", self._pool)
+        return self._transaction(_WRITE, self._pool)
 
     def list_files(self, query: FileQuery) -> Generator[pa.RecordBatch, None, None]:
         schema = schema_of(query.columns)
