@@ -35,6 +35,7 @@ from deltalakedb.importing.log_rows import (
     LogBatch,
 )
 from deltalakedb.store.arrow import FileQuery, schema_of
+from deltalakedb.store.queries import select_rows
 from deltalakedb.store.relations import IMPORT_STAGES, METADATA_UPDATES, PROTOCOL_UPDATES
 from deltalakedb.store.rows import from_row, map_text
 
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
     from deltalakedb.store import Store
     from deltalakedb.store.dialect import Row, Session
-    from deltalakedb.store.relations import Relation
 
 _READ_VERSIONS: Final = 2_000
 
@@ -142,10 +142,11 @@ class Stages:
         control: dict[int, list[Action]] = {}
         with self.store.read() as session:
             for relation in (PROTOCOL_UPDATES, METADATA_UPDATES):
-                for row in session.execute(
-                    self.store.dialect.sql(_updates(relation)),
-                    {"table_id": self.table_id, "first": first, "last": last},
-                ):
+                query = select_rows(
+                    session.engine, relation, "version >= :first AND version <= :last"
+                )
+                params = {"table_id": self.table_id, "first": first, "last": last}
+                for row in session.execute(query, params):
                     control.setdefault(row[1], []).append(from_row(relation, row, session))
         return sorted(control.items(), key=lambda item: item[0])
 
@@ -209,10 +210,3 @@ def _map_texts(column: pa.ChunkedArray) -> list[str | None]:
         if text is not None:
             texts[text] = map_text(json.loads(text))
     return [texts[text] for text in column.to_pylist()]
-
-
-def _updates(relation: Relation) -> str:
-    return (
-        f"SELECT {', '.join(relation.columns)} FROM {relation.name} "  # noqa: S608
-        "WHERE table_id = :table_id AND version >= :first AND version <= :last"
-    )

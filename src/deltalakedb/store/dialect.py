@@ -6,28 +6,19 @@ leave this room only as DeltaLakeDbError, classified by SQLSTATE or error code, 
 
 from __future__ import annotations
 
-import os
 import random
-import sys
-import threading
 import time
-import weakref
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 from deltalakedb.actions.order_keys import SLOTS
 from deltalakedb.errors import ForkedProcessError
-from deltalakedb.forking import renew_after_fork
-from deltalakedb.store.pool import C, Pool
+from deltalakedb.store.pool import TURNS, C, Pool
 from deltalakedb.store.queries import load_queries, rewrite
 from deltalakedb.store.relations import Relation
-
-if sys.platform != "win32":
-    import fcntl
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -216,12 +207,8 @@ class Session(ABC):
         """The JSON text of a map as a parameter of a named query."""
         return document
 
-    def encode_text(self, text: str) -> str:
-        """`text` as this engine can store it."""
-        return text
-
     def decode_text(self, text: str) -> str:
-        """The inverse of `encode_text`."""
+        """Text of a row as it was before this engine stored it."""
         return text
 
 
@@ -299,6 +286,16 @@ class Transaction(ABC, Generic[C, S]):
         """Raise one of our errors in the place of the driver's."""
 
 
+Purpose = Literal["publish", "upkeep"]
+
+
+class Turn(NamedTuple):
+    """A turn that was taken."""
+
+    session: Session | None = None
+    """The open transaction that holds it; None where the turn is no transaction."""
+
+
 class Dialect(ABC):
     """An engine, reached through a pool of connections."""
 
@@ -350,9 +347,13 @@ class Dialect(ABC):
 
     @contextmanager
     def turn(self, table_id: str, purpose: Purpose) -> Iterator[Turn | None]:
-        """The turn to do something for a table that others could do too; None while it is theirs.
+        """Take the turn to do work for a table; None while another thread or process has it.
 
-        It ends at the end of the block, or with the process.
+        - It ends with the block, or with the process.
+        - It only saves work: all that is done in one is safe to do twice.
+        - Threads of one process exclude each other on every engine. Processes exclude each other by
+          an advisory lock of Postgres, or by a lock on a file beside the catalog of SQLite. A
+          DuckDB catalog has one process.
         """
         with TURNS.take(f"{purpose} {table_id}") as is_ours:
             yield Turn() if is_ours else None
@@ -397,170 +398,3 @@ class Dialect(ABC):
 
 if TYPE_CHECKING:
     _SessionContext = AbstractContextManager[Session]
-
-# --- turns --------------------------------------------------------------------------------
-# Turns: of all processes and threads that could do the same work, one does it at a time.
-#
-# A turn only saves work: all that is done in one is safe to do twice. It ends with its block, or
-# with its process, however that ends.
-#
-# - Threads of one process exclude each other here, on every engine.
-# - Processes exclude each other by an advisory lock of Postgres, or by a lock on a file beside the
-#   catalog of SQLite. A DuckDB catalog has one process.
-
-
-Purpose = Literal["publish", "upkeep"]
-
-
-class Turn(NamedTuple):
-    """A turn that was taken."""
-
-    session: Session | None = None
-    """The open transaction that holds it; None where the turn is no transaction."""
-
-
-class _Holder:
-    """What holds a turn: when it is gone, so is its hold, also where an interrupt was the cause."""
-
-    __slots__ = ("__weakref__",)
-
-
-class Turns:
-    """The turns that threads of this process have, by name."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._holders: weakref.WeakValueDictionary[str, _Holder] = weakref.WeakValueDictionary()
-        renew_after_fork(self)
-
-    def after_fork(self) -> None:
-        """Begin without turns: they belong to threads of the parent."""
-        self._lock = threading.Lock()
-        self._holders = weakref.WeakValueDictionary()
-
-    @contextmanager
-    def take(self, name: str) -> Iterator[bool]:
-        """Whether the turn is this thread's during the block."""
-        holder = _Holder()
-        with self._lock:
-            is_ours = self._holders.setdefault(name, holder) is holder
-        try:
-            yield is_ours
-        finally:
-            del holder
-
-
-TURNS: Final = Turns()
-
-
-class Places:
-    """So many of something can be in use at once."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self._lock = threading.Lock()
-        self._holders: weakref.WeakSet[_Holder] = weakref.WeakSet()
-        renew_after_fork(self)
-
-    def after_fork(self) -> None:
-        """Begin with all of them: threads of the parent have the others."""
-        self._lock = threading.Lock()
-        self._holders = weakref.WeakSet()
-
-    @contextmanager
-    def take(self) -> Iterator[bool]:
-        """Whether one is this thread's during the block; it does not wait."""
-        holder = _Holder()
-        with self._lock:
-            is_free = len(self._holders) < self._number
-            if is_free:
-                self._holders.add(holder)
-        try:
-            yield is_free
-        finally:
-            del holder
-
-
-class _LockFile:
-    """A file of which this process has locked bytes.
-
-    POSIX locks belong to the process, and closing any descriptor of the file releases all of them:
-    it is opened once, and closed with its last lock.
-    """
-
-    __slots__ = ("descriptor", "holders", "locked")
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        self.locked: set[int] = set()
-        self.holders: weakref.WeakValueDictionary[int, _Holder] = weakref.WeakValueDictionary()
-
-
-class FileLocks:
-    """Locks of this process on bytes of files, by path and name."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._files: dict[str, _LockFile] = {}
-        renew_after_fork(self)
-
-    def after_fork(self) -> None:
-        """Begin without locks: a child does not inherit those of its parent."""
-        for file in self._files.values():
-            with suppress(OSError):
-                os.close(file.descriptor)
-        self._lock = threading.Lock()
-        self._files = {}
-
-    @contextmanager
-    def take(self, path: str, name: str) -> Iterator[bool]:
-        """Whether the lock is this process's during the block; True where files have no locks."""
-        holder = _Holder()
-        try:
-            yield self._try(path, zlib.crc32(name.encode()), holder)
-        finally:
-            del holder
-            with self._lock:
-                self._release_unheld(path)
-
-    def _try(self, path: str, byte: int, holder: _Holder) -> bool:
-        if sys.platform == "win32":
-            return True
-        with self._lock:
-            self._release_unheld(path)
-            file = self._files.get(path)
-            if file is None:
-                try:
-                    file = _LockFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
-                except OSError:
-                    return True  # no file may be made here
-                self._files[path] = file
-            elif byte in file.locked:
-                return False
-            # Held before it is locked: an interrupt in between leaves nothing locked.
-            file.holders[byte] = holder
-            file.locked.add(byte)
-            try:
-                fcntl.lockf(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
-            except BlockingIOError:
-                file.locked.discard(byte)
-                return False
-            except OSError:
-                file.locked.discard(byte)  # this file system has no locks
-            return True
-
-    def _release_unheld(self, path: str) -> None:
-        """Unlock the bytes whose holders are gone, and close the file with its last lock."""
-        file = self._files.get(path)
-        if file is None or sys.platform == "win32":
-            return
-        for byte in file.locked - set(file.holders):
-            with suppress(OSError):
-                fcntl.lockf(file.descriptor, fcntl.LOCK_UN, 1, byte)
-            file.locked.discard(byte)
-        if not file.locked:
-            del self._files[path]
-            os.close(file.descriptor)
-
-
-FILE_LOCKS: Final = FileLocks()

@@ -20,7 +20,6 @@ import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 from uuid import UUID
@@ -50,7 +49,7 @@ from deltalakedb.store.dialect import (
     Translating,
 )
 from deltalakedb.store.pool import Pool
-from deltalakedb.store.queries import load_queries
+from deltalakedb.store.queries import load_queries, select_rows
 from deltalakedb.store.relations import METADATA_UPDATES, PROTOCOL_UPDATES, Kind, Relation
 
 try:
@@ -215,7 +214,7 @@ class DuckdbSession(Session):
             wanted = newest[kind]
             row = (None,) * len(relation.columns)
             if wanted not in (None, cached):
-                sql = _by_version(relation)
+                sql = select_rows("duckdb", relation, "version = :version")
                 row = self.execute(sql, {"version": wanted, **key})[0]
             rows += row
         return (head[0], *ledger, newest["metadata"], newest["protocol"], *rows)
@@ -267,50 +266,49 @@ class DuckdbSession(Session):
         return [(*row, *(marks or ())) for row in rows]
 
     def write_keys(self, rows: Sequence[Row]) -> None:
-        self._connection.register("incoming_keys", _keys_as_arrow(rows))
-        try:
-            with self._translated():
-                self._connection.execute(load_queries("duckdb")["write_keys"])
-        finally:
-            self._connection.unregister("incoming_keys")
+        sql = load_queries("duckdb")["write_keys"]
+        self._insert_from("incoming_keys", _keys_as_arrow(rows), sql)
+
+    def _insert_from(
+        self, name: str, rows: pa.Table, sql: str, params: Sequence[object] | None = None
+    ) -> None:
+        """Run SQL that reads `rows` as a relation of this name."""
+        with self._translated():
+            self._connection.register(name, rows)
+            try:
+                self._connection.execute(sql, params)
+            finally:
+                self._connection.unregister(name)
 
     def insert(self, relation: Relation, rows: Sequence[Row]) -> None:
-        if rows:
-            with self._translated():
-                self._insert(relation, rows)
-
-    def insert_columns(self, relation: Relation, table_id: str, columns: pa.Table) -> None:
-        names = relation.columns[1:]
-        chosen = ", ".join(names)
-        self._connection.register("incoming_rows", columns.select(names))
-        try:
-            with self._translated():
-                self._connection.execute(
-                    f"INSERT INTO {relation.name} (table_id, {chosen}) "  # noqa: S608
-                    f"SELECT $1, {chosen} FROM incoming_rows",
-                    [table_id],
-                )
-        finally:
-            self._connection.unregister("incoming_rows")
-
-    def _insert(self, relation: Relation, rows: Sequence[Row]) -> None:
+        if not rows:
+            return
         columns = ", ".join(relation.columns)
         if len(rows) <= _FEW_ROWS:
             marks = ", ".join("(" + ", ".join("?" * len(relation.columns)) + ")" for _ in rows)
             values = [value for row in rows for value in row]
-            self._connection.execute(
-                f"INSERT INTO {relation.name} ({columns}) VALUES {marks}",  # noqa: S608
-                values,
-            )
+            with self._translated():
+                self._connection.execute(
+                    f"INSERT INTO {relation.name} ({columns}) VALUES {marks}",  # noqa: S608
+                    values,
+                )
             return
-        self._connection.register("incoming_rows", _as_arrow(relation, rows))
-        try:
-            self._connection.execute(
-                f"INSERT INTO {relation.name} ({columns}) "  # noqa: S608
-                f"SELECT {columns} FROM incoming_rows"
-            )
-        finally:
-            self._connection.unregister("incoming_rows")
+        self._insert_from(
+            "incoming_rows",
+            _as_arrow(relation, rows),
+            f"INSERT INTO {relation.name} ({columns}) SELECT {columns} FROM incoming_rows",  # noqa: S608
+        )
+
+    def insert_columns(self, relation: Relation, table_id: str, columns: pa.Table) -> None:
+        names = relation.columns[1:]
+        chosen = ", ".join(names)
+        self._insert_from(
+            "incoming_rows",
+            columns.select(names),
+            f"INSERT INTO {relation.name} (table_id, {chosen}) "  # noqa: S608
+            f"SELECT $1, {chosen} FROM incoming_rows",
+            [table_id],
+        )
 
 
 def _plain(rows: Sequence[Row]) -> list[Row]:
@@ -327,14 +325,6 @@ def _keys_as_arrow(rows: Sequence[Row]) -> pa.Table:
         for column, name in zip(columns, KEY_PARAMETERS, strict=True)
     ]
     return pa.Table.from_arrays(arrays, names=list(KEY_PARAMETERS))
-
-
-@cache
-def _by_version(relation: Relation) -> str:
-    return (
-        f"SELECT {', '.join(relation.columns)} FROM {relation.name} "  # noqa: S608
-        "WHERE table_id = $table_id AND version = $version"
-    )
 
 
 def _as_arrow(relation: Relation, rows: Sequence[Row]) -> pa.Table:

@@ -1,12 +1,13 @@
-"""A small connection pool, the same for every engine.
+"""A small connection pool, the same for every engine, and turns: exclusive use of anything else.
 
-It has at most `size` connections, prefers the oldest, lets callers wait up to a time limit when all
-are in use, and starts empty after a fork (a connection that two processes share corrupts both). It
-has no threads, so opening a catalog for one query costs one connection, and the error of a failed
-connection reaches its caller.
+The pool has at most `size` connections, prefers the oldest, lets callers wait up to a time limit
+when all are in use, and starts empty after a fork (a connection that two processes share corrupts
+both). It has no threads, so opening a catalog for one query costs one connection, and the error of
+a failed connection reaches its caller.
 
 KeyboardInterrupt can arrive between any two instructions, in `finally` and `__exit__` too, so the
-pool does not rely on its callers to return connections:
+pool does not rely on its callers to return connections (nor do turns, which end with the object
+that holds them):
 
 - A connection belongs to an owner, an object of the caller, by one assignment. It has its owner
   before the caller receives it, and none after one more assignment.
@@ -21,16 +22,21 @@ pool does not rely on its callers to return connections:
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
+import zlib
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Generic, TypeVar
 
 from deltalakedb.errors import CatalogBusyError, CatalogError
-from deltalakedb.forking import keep_for_ever
+from deltalakedb.forking import keep_for_ever, renew_after_fork
+
+if sys.platform != "win32":
+    import fcntl
 
 C = TypeVar("C")
 
@@ -328,3 +334,153 @@ if hasattr(os, "register_at_fork"):  # there is no fork on Windows
         after_in_parent=_after_fork_in_parent,
         after_in_child=_after_fork_in_child,
     )
+
+
+# --- turns --------------------------------------------------------------------------------
+
+
+class _Holder:
+    """The owner of a turn; collecting it ends the turn, also after an interrupt."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Turns:
+    """Turns of threads of this process, by name."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holders: weakref.WeakValueDictionary[str, _Holder] = weakref.WeakValueDictionary()
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Begin without turns: they belong to threads of the parent."""
+        self._lock = threading.Lock()
+        self._holders = weakref.WeakValueDictionary()
+
+    @contextmanager
+    def take(self, name: str) -> Iterator[bool]:
+        """Whether the turn is this thread's during the block."""
+        holder = _Holder()
+        with self._lock:
+            is_ours = self._holders.setdefault(name, holder) is holder
+        try:
+            yield is_ours
+        finally:
+            del holder
+
+
+TURNS: Final = Turns()
+
+
+class Places:
+    """A limited number of places, each used by one thread at a time."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._lock = threading.Lock()
+        self._holders: weakref.WeakSet[_Holder] = weakref.WeakSet()
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Begin with all places free: those in use belong to threads of the parent."""
+        self._lock = threading.Lock()
+        self._holders = weakref.WeakSet()
+
+    @contextmanager
+    def take(self) -> Iterator[bool]:
+        """Whether this thread has a place during the block; it does not wait."""
+        holder = _Holder()
+        with self._lock:
+            is_free = len(self._holders) < self._number
+            if is_free:
+                self._holders.add(holder)
+        try:
+            yield is_free
+        finally:
+            del holder
+
+
+class _LockFile:
+    """A file of which this process has locked bytes.
+
+    POSIX locks belong to the process, and closing any descriptor of the file releases all of them:
+    it is opened once, and closed with its last lock.
+    """
+
+    __slots__ = ("descriptor", "holders", "locked")
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.locked: set[int] = set()
+        self.holders: weakref.WeakValueDictionary[int, _Holder] = weakref.WeakValueDictionary()
+
+
+class FileLocks:
+    """Locks of this process on bytes of files, by path and name."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: dict[str, _LockFile] = {}
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Begin without locks: a child does not inherit those of its parent."""
+        for file in self._files.values():
+            with suppress(OSError):
+                os.close(file.descriptor)
+        self._lock = threading.Lock()
+        self._files = {}
+
+    @contextmanager
+    def take(self, path: str, name: str) -> Iterator[bool]:
+        """Whether the lock is this process's during the block; True where files have no locks."""
+        holder = _Holder()
+        try:
+            yield self._try(path, zlib.crc32(name.encode()), holder)
+        finally:
+            del holder
+            with self._lock:
+                self._release_unheld(path)
+
+    def _try(self, path: str, byte: int, holder: _Holder) -> bool:
+        if sys.platform == "win32":
+            return True
+        with self._lock:
+            self._release_unheld(path)
+            file = self._files.get(path)
+            if file is None:
+                try:
+                    file = _LockFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
+                except OSError:
+                    return True  # no file may be made here
+                self._files[path] = file
+            elif byte in file.locked:
+                return False
+            # Held before it is locked: an interrupt in between leaves nothing locked.
+            file.holders[byte] = holder
+            file.locked.add(byte)
+            try:
+                fcntl.lockf(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+            except BlockingIOError:
+                file.locked.discard(byte)
+                return False
+            except OSError:
+                file.locked.discard(byte)  # this file system has no locks
+            return True
+
+    def _release_unheld(self, path: str) -> None:
+        """Unlock the bytes whose holders are gone, and close the file with its last lock."""
+        file = self._files.get(path)
+        if file is None or sys.platform == "win32":
+            return
+        for byte in file.locked - set(file.holders):
+            with suppress(OSError):
+                fcntl.lockf(file.descriptor, fcntl.LOCK_UN, 1, byte)
+            file.locked.discard(byte)
+        if not file.locked:
+            del self._files[path]
+            os.close(file.descriptor)
+
+
+FILE_LOCKS: Final = FileLocks()

@@ -42,7 +42,6 @@ from deltalakedb.store.arrow import batches_of_rows, schema_of
 from deltalakedb.store.dialect import (
     KEY_PARAMETERS,
     Dialect,
-    Places,
     Row,
     Session,
     T,
@@ -51,7 +50,7 @@ from deltalakedb.store.dialect import (
     Translating,
     Turn,
 )
-from deltalakedb.store.pool import Hold, Pool
+from deltalakedb.store.pool import Hold, Places, Pool
 from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import Kind, Relation
 from deltalakedb.store.roles import Rights
@@ -202,9 +201,6 @@ class PostgresSession(Session):
 
     def map_parameter(self, document: str) -> object:
         return _Encoded(_encode_map(document))
-
-    def encode_text(self, text: str) -> str:
-        return _encode(text)
 
     def decode_text(self, text: str) -> str:
         return _ESCAPED.sub(lambda m: _UNESCAPED[m[1]], text) if _ESCAPE in text else text

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
 
+from deltalakedb.store.relations import Relation
 from deltalakedb.store.url import Engine
 
 _NAME = re.compile(r"^-- name: *(?P<name>[a-z_0-9]+) *$", re.MULTILINE)
@@ -48,6 +49,16 @@ def _split(text: str) -> dict[str, str]:
 def _strip_comments(sql: str) -> str:
     lines = (line for line in sql.splitlines() if not line.lstrip().startswith("--"))
     return "\n".join(lines).strip().rstrip(";")
+
+
+@cache
+def select_rows(engine: Engine, relation: Relation, condition: str) -> str:
+    """The query of a table's rows in a relation for which `condition` is true."""
+    columns = ", ".join(relation.columns)
+    return rewrite(
+        f"SELECT {columns} FROM {relation.name} WHERE table_id = :table_id AND {condition}",  # noqa: S608
+        engine,
+    )
 
 
 def rewrite(sql: str, engine: Engine) -> str:

@@ -47,7 +47,6 @@ from deltalakedb.errors import (
 )
 from deltalakedb.store.arrow import batches_of_rows, schema_of
 from deltalakedb.store.dialect import (
-    FILE_LOCKS,
     KEY_PARAMETERS,
     Dialect,
     Row,
@@ -57,7 +56,7 @@ from deltalakedb.store.dialect import (
     Translating,
     Turn,
 )
-from deltalakedb.store.pool import Pool
+from deltalakedb.store.pool import FILE_LOCKS, Pool
 from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import Kind, Relation
 

@@ -25,7 +25,7 @@ from deltalakedb.errors import ClockError, CorruptCatalogError
 from deltalakedb.formatting import format_time
 from deltalakedb.storage import check_options
 from deltalakedb.store.migrate import Migrator
-from deltalakedb.store.queries import rewrite
+from deltalakedb.store.queries import rewrite, select_rows
 from deltalakedb.store.relations import (
     ACTION_RELATIONS,
     ACTIVE_FILES,
@@ -314,7 +314,8 @@ class Store:
             actions.append(record.commit_info)
         for relation in ACTION_RELATIONS:
             params = {"table_id": table_id, "version": version}
-            rows = session.execute(_actions_query(session.engine, relation), params)
+            query = select_rows(session.engine, relation, "version = :version")
+            rows = session.execute(query, params)
             actions.extend(from_row(relation, row, session) for row in rows)
         return actions
 
@@ -332,7 +333,8 @@ class Store:
         self, session: Session, relation: Relation, table_id: str, version: int
     ) -> Action | None:
         params = {"table_id": table_id, "version": version}
-        rows = session.execute(_newest_query(session.engine, relation), params)
+        newest = "version <= :version ORDER BY version DESC LIMIT 1"
+        rows = session.execute(select_rows(session.engine, relation, newest), params)
         return from_row(relation, rows[0], session) if rows else None
 
     def versions_after(self, session: Session, table_id: str, version: int) -> list[VersionRecord]:
@@ -346,7 +348,8 @@ class Store:
         """Protocol, metaData, domainMetadata and txn actions of the versions after `version`."""
         params = {"table_id": table_id, "version": version}
         for relation in (PROTOCOL_UPDATES, METADATA_UPDATES, DOMAIN_METADATA, TXN_ACTIONS):
-            for row in session.execute(_after_query(session.engine, relation), params):
+            query = select_rows(session.engine, relation, "version > :version")
+            for row in session.execute(query, params):
                 yield row[1], from_row(relation, row, session)
 
     def lock_head(self, session: Session, table_id: str) -> int | None:
@@ -525,32 +528,5 @@ def _text(session: Session, value: str | None) -> str | None:
 
 
 @cache
-def _actions_query(engine: Engine, relation: Relation) -> str:
-    return rewrite(
-        f"SELECT {', '.join(relation.columns)} FROM {relation.name} "  # noqa: S608
-        "WHERE table_id = :table_id AND version = :version",
-        engine,
-    )
-
-
-@cache
 def _forget_query(engine: Engine, relation: Relation) -> str:
     return rewrite(f"DELETE FROM {relation.name} WHERE table_id = :table_id", engine)  # noqa: S608
-
-
-@cache
-def _after_query(engine: Engine, relation: Relation) -> str:
-    return rewrite(
-        f"SELECT {', '.join(relation.columns)} FROM {relation.name} "  # noqa: S608
-        "WHERE table_id = :table_id AND version > :version",
-        engine,
-    )
-
-
-@cache
-def _newest_query(engine: Engine, relation: Relation) -> str:
-    return rewrite(
-        f"SELECT {', '.join(relation.columns)} FROM {relation.name} "  # noqa: S608
-        "WHERE table_id = :table_id AND version <= :version ORDER BY version DESC LIMIT 1",
-        engine,
-    )
