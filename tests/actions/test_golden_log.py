@@ -25,8 +25,9 @@ from deltalakedb.actions import (
 from deltalakedb.actions.datatypes import physical_name, schema_from_json, schema_to_json
 from deltalakedb.actions.features import check_readable
 from deltalakedb.actions.partition import decode_partition_value
-from deltalakedb.actions.statistics import parse_stats
 from deltalakedb.errors import UnsupportedFeatureError
+
+from support.statistics import parse_stats
 
 _ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(os.environ.get("DELTALAKEDB_GOLDEN", _ROOT / "../shared/golden"))

@@ -37,7 +37,6 @@ from deltalakedb.actions.order_keys import (
     NOTHING,
     WIDTHS,
     BoundsKeys,
-    bounds_keys,
     has_order_key,
     has_own_key,
     order_key,
@@ -163,7 +162,7 @@ def test_what_has_no_key_is_refused(value: object, data_type: DataType) -> None:
 def test_types_without_an_order_have_no_keys() -> None:
     assert has_order_key(BYTE)
     assert not has_order_key(ArrayType(LONG))
-    assert bounds_keys(bounds(1, 2), {}, Planned(ArrayType(LONG))) == EVERYTHING
+    assert BoundsKeys([Planned(ArrayType(LONG))]).of(bounds(1, 2), {}) == [EVERYTHING]
 
 
 def bounds(low: Any, high: Any, **more: Any) -> str:
@@ -220,7 +219,7 @@ CUT = timedelta(milliseconds=1)
 def test_keys_of_statistics(
     stats: str | None, data_type: DataType, expected: tuple[int, int]
 ) -> None:
-    assert bounds_keys(stats, {}, Planned(data_type)) == expected
+    assert BoundsKeys([Planned(data_type)]).of(stats, {}) == [expected]
 
 
 def test_a_file_without_values_overlaps_nothing() -> None:
@@ -231,7 +230,7 @@ def test_a_file_without_values_overlaps_nothing() -> None:
 
 def test_keys_of_partition_values() -> None:
     def keys(text: str | None, data_type: DataType) -> tuple[int, int]:
-        return bounds_keys(None, {"x": text}, Planned(data_type, is_partition=True))
+        return BoundsKeys([Planned(data_type, is_partition=True)]).of(None, {"x": text})[0]
 
     assert keys("5", LONG) == (5, 5)
     assert keys("five", LONG) == EVERYTHING

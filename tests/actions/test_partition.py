@@ -32,7 +32,6 @@ from deltalakedb.actions.partition import (
     encode_partition_value,
     encode_path,
     partition_directory,
-    partition_path,
 )
 from deltalakedb.errors import InvalidActionError, InvalidSchemaError
 
@@ -208,7 +207,7 @@ def test_text_that_is_no_value_of_the_type_is_refused(text: str, data_type: Data
 def test_a_value_cannot_look_like_a_path() -> None:
     types: dict[str, DataType] = {"x": STRING}
     assert partition_directory({"x": "A/A"}, types) == "x=A%2FA"
-    assert partition_path({"x": "A/A"}, types) == "x=A%252FA"
+    assert encode_path(partition_directory({"x": "A/A"}, types)) == "x=A%252FA"
     assert decode_path("x=A%252FA") == "x=A%2FA"
 
 
@@ -226,7 +225,10 @@ def test_characters_that_spark_leaves_alone_stay(character: str) -> None:
 def test_null_empty_and_missing_values_share_one_directory() -> None:
     types: dict[str, DataType] = {"x": STRING, "y": LONG, "z": STRING}
     null = "__HIVE_DEFAULT_PARTITION__"
-    assert partition_path({"x": None, "z": ""}, types) == f"x={null}/y={null}/z={null}"
+    assert (
+        encode_path(partition_directory({"x": None, "z": ""}, types))
+        == f"x={null}/y={null}/z={null}"
+    )
 
 
 def test_columns_keep_the_order_of_the_table_and_names_are_escaped() -> None:
@@ -235,7 +237,7 @@ def test_columns_keep_the_order_of_the_table_and_names_are_escaped() -> None:
 
 
 def test_a_table_without_partitions_has_no_directory() -> None:
-    assert partition_path({}, {}) == ""
+    assert encode_path(partition_directory({}, {})) == ""
 
 
 def test_a_timestamp_directory_is_safe_on_every_store() -> None:

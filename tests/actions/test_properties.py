@@ -9,10 +9,11 @@ from deltalakedb.actions.properties import (
     KNOWN,
     TableProperties,
     check_properties,
-    format_interval,
     parse_interval,
 )
 from deltalakedb.errors import ConfigurationError
+
+from support.intervals import format_interval
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from deltalakedb.actions import AddFile
-from deltalakedb.actions.order_keys import SLOTS, bounds_keys, width_class
+from deltalakedb.actions.order_keys import SLOTS, BoundsKeys, width_class
 from deltalakedb.actions.planning import plan_of, plan_text
 from deltalakedb.lake import Lake
 from deltalakedb.table import Table
@@ -112,7 +112,7 @@ def check_keys(lake: Lake, table: Table, *, columns: Sequence[str]) -> None:
         assert store.check_active_files(session, table_id) == []
     expected: dict[Any, tuple[int | None, ...]] = {}
     for key, action in files.items():
-        bounds = [bounds_keys(action.stats, action.partition_values, column) for column in plan]
+        bounds = BoundsKeys(plan).of(action.stats, action.partition_values)
         numbers = [number for low, high in bounds for number in (width_class(low, high), low, high)]
         expected[key] = (*numbers, *[None] * (3 * (SLOTS - len(plan))))
     assert kept == expected

@@ -44,17 +44,18 @@ from deltalakedb.actions.partition import (
     encode_partition_value,
     encode_path,
     partition_directory,
-    partition_path,
 )
-from deltalakedb.actions.properties import format_interval, parse_interval
+from deltalakedb.actions.properties import parse_interval
 from deltalakedb.actions.statistics import (
     Statistics,
     encode_stats,
-    parse_stats,
     truncate_max,
     truncate_min,
 )
 from deltalakedb.actions.z85 import decode, encode
+
+from support.intervals import format_interval
+from support.statistics import parse_stats
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 INSTANTS = st.datetimes(
@@ -115,7 +116,7 @@ def test_a_directory_has_one_level_per_column_and_the_log_path_leads_to_it(
     directory = partition_directory(values, types)
     assert directory.count("/") == len(values) - 1
     assert directory.count("=") == len(values)
-    logged = partition_path(values, types)
+    logged = encode_path(partition_directory(values, types))
     assert logged.isascii()
     assert decode_path(logged) == directory
 

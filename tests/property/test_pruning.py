@@ -32,7 +32,7 @@ from deltalakedb.actions.datatypes import (
     StructType,
 )
 from deltalakedb.actions.jsonvalue import dumps
-from deltalakedb.actions.order_keys import bounds_keys, width_class
+from deltalakedb.actions.order_keys import BoundsKeys, width_class
 from deltalakedb.actions.partition import encode_partition_value
 from deltalakedb.actions.scalars import to_float32
 from deltalakedb.actions.statistics import Statistics, encode_stats
@@ -300,7 +300,7 @@ def test_probes_of_the_index_find_every_file_with_a_matching_row(
     table: tuple[Column, list[list[Any]], list[File], list[Predicate]],
 ) -> None:
     column, rows, files, predicates = table
-    keys = [bounds_keys(stats, partition_values, column) for stats, partition_values in files]
+    keys = [BoundsKeys([column]).of(*file)[0] for file in files]
     for predicate in predicates:
         ranges = key_ranges(predicate, column)
         if ranges is None:

@@ -22,7 +22,11 @@ import pytest
 from deltalakedb.actions import z85
 from deltalakedb.actions.arrow import schema_to_arrow
 from deltalakedb.actions.datatypes import ColumnPath, DataType, StructType, physical_name
-from deltalakedb.actions.partition import encode_partition_value, partition_path
+from deltalakedb.actions.partition import (
+    encode_partition_value,
+    encode_path,
+    partition_directory,
+)
 from deltalakedb.actions.statistics import Statistics, encode_stats
 from deltalakedb.deltalog.checkpoint_schema import has_bounds
 from deltalakedb.lake import Lake
@@ -96,7 +100,7 @@ def write_file(
     columns = [snapshot.schema.field(name) for name in snapshot.partition_columns]
     types: dict[str, DataType] = {physical_name(column): column.type for column in columns}
     typed = {physical_name(column): given[column.name] for column in columns}
-    directory = partition_path(typed, types)
+    directory = encode_path(partition_directory(typed, types))
     name = f"part-{uuid4()}.parquet"
     path = f"{directory}/{name}" if directory else name
     target = folder_of(table) / unquote(path)

@@ -5,7 +5,7 @@ Guarantees:
 - `order_key` never reverses two values of one type: a <= b means key(a) <= key(b). Different values
   may share a key (long strings, decimals of very many digits); see `has_own_key`. Keys of two
   types are not comparable: when the type of a column changes, so do its keys.
-- `bounds_keys` hold the key of every value of a file that is not null. A bound that is unknown or
+- `BoundsKeys` cover the key of every value of a file that is not null. A bound that is unknown or
   not reliable gives the full range; a file without values overlaps no range. A maximum of floats
   may ignore NaN, as in the statistics that it comes from: a search for NaN (anything above a
   number) must not rely on it.
@@ -116,20 +116,8 @@ def has_own_key(value: Any, data_type: DataType) -> bool:
     return not isinstance(value, bytes)
 
 
-def bounds_keys(
-    stats: str | None,
-    partition_values: Mapping[str, str | None],
-    column: PlannedColumn,
-) -> Range:
-    """The lowest and the highest key that a value of the column can have in one file.
-
-    Never raises. For many files build a `BoundsKeys`.
-    """
-    return BoundsKeys((column,)).of(stats, partition_values)[0]
-
-
 class BoundsKeys:
-    """`bounds_keys` of several columns; build it once for many files."""
+    """The lowest and highest keys of columns in files; build it once for many files."""
 
     __slots__ = ("_columns", "_reads_statistics")
 

@@ -126,11 +126,6 @@ def partition_directory(values: Mapping[str, Any], types: Mapping[str, DataType]
     )
 
 
-def partition_path(values: Mapping[str, Any], types: Mapping[str, DataType]) -> str:
-    """The same directory as the log writes it in `add.path`, such as `x=A%252FA`."""
-    return encode_path(partition_directory(values, types))
-
-
 def encode_path(path: str) -> str:
     """Turn a path relative to the table into the URI that the log writes."""
     return quote(path, safe=_URI_SAFE)

@@ -393,19 +393,6 @@ def parse_interval(text: str) -> timedelta:
         raise _bad(text, "it is longer than any calendar") from error
 
 
-def format_interval(duration: timedelta) -> str:
-    """Write a duration so that `parse_interval` gives it back; whole units where possible."""
-    total = duration // timedelta(microseconds=1)
-    parts = []
-    rest = abs(total)
-    for unit in ("day", "hour", "minute", "second", "millisecond", "microsecond"):
-        count, rest = divmod(rest, _MICROSECONDS[unit])
-        if count:
-            sign = "-" if total < 0 else ""
-            parts.append(f"{sign}{count} {unit}{'s' if count != 1 else ''}")
-    return f"interval {' '.join(parts) or '0 seconds'}"
-
-
 def _microseconds(text: str, whole: str, fraction: str | None, unit: str) -> int:
     singular = unit.removesuffix("s")
     if singular in ("month", "year", "quarter"):

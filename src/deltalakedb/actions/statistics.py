@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from deltalakedb.actions import jsonvalue
 from deltalakedb.actions.datatypes import (
@@ -32,7 +32,6 @@ from deltalakedb.actions.datatypes import (
     DecimalType,
     PrimitiveType,
     StructType,
-    physical_name,
 )
 from deltalakedb.actions.partition import INTEGER_RANGES
 from deltalakedb.actions.scalars import (
@@ -43,7 +42,7 @@ from deltalakedb.actions.scalars import (
     to_float32,
     to_utc,
 )
-from deltalakedb.errors import InvalidActionError, InvalidSchemaError
+from deltalakedb.errors import InvalidSchemaError
 
 STRING_PREFIX_LENGTH: Final = 32
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -66,14 +65,13 @@ class _Unknown:
 
 
 UNKNOWN: Final = _Unknown()
-_Tree: TypeAlias = "dict[str, tuple[ColumnPath, _Tree | DataType]]"
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
     """What a file's statistics say; whatever is absent is unknown.
 
-    `tight_bounds` is None where the statistics do not say, which counts as tight: see `tight`.
+    `tight_bounds` is None where the statistics do not say, which counts as tight.
     `extra` keeps unknown top-level keys.
     """
 
@@ -83,46 +81,6 @@ class Statistics:
     null_count: Mapping[ColumnPath, int] = field(default_factory=dict)
     tight_bounds: bool | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def tight(self) -> bool:
-        """Whether bounds are reached by rows and null counts are exact."""
-        return self.tight_bounds is not False
-
-
-class StatisticsReader:
-    """Parses statistics of one schema; build it once for many files."""
-
-    __slots__ = ("_tree",)
-
-    def __init__(self, schema: StructType) -> None:
-        self._tree = _tree_of(schema, ())
-
-    def parse(self, text: str | None) -> Statistics | None:
-        """Parse the JSON text; None where it is absent or no JSON object. Never raises."""
-        document = loads_tolerant(text)
-        if document is None:
-            return None
-        tight = document.get("tightBounds")
-        low: dict[ColumnPath, Any] = {}
-        high: dict[ColumnPath, Any] = {}
-        nulls: dict[ColumnPath, Any] = {}
-        _collect(document.get("minValues"), self._tree, low, decode_low)
-        _collect(document.get("maxValues"), self._tree, high, decode_high)
-        _collect(document.get("nullCount"), self._tree, nulls, lambda value, _: _count(value))
-        return Statistics(
-            num_records=_known(_count(document.get("numRecords"))),
-            min_values=low,
-            max_values=high,
-            null_count=nulls,
-            tight_bounds=tight if isinstance(tight, bool) else None,
-            extra=_extra(document),
-        )
-
-
-def parse_stats(text: str | None, schema: StructType) -> Statistics | None:
-    """Parse one file's statistics; for many files build a `StatisticsReader`. Never raises."""
-    return StatisticsReader(schema).parse(text)
 
 
 def encode_stats(
@@ -255,58 +213,6 @@ def _parse_integer(text: str) -> int | _Unknown:
 _parse_json: Final[Callable[[str], Any]] = json.JSONDecoder(
     parse_float=_parse_decimal, parse_int=_parse_integer, parse_constant=lambda _: UNKNOWN
 ).decode
-
-
-def _tree_of(struct: StructType, above: ColumnPath) -> _Tree:
-    return {
-        physical_name(f): (
-            (*above, f.name),
-            _tree_of(f.type, (*above, f.name)) if isinstance(f.type, StructType) else f.type,
-        )
-        for f in struct.fields
-    }
-
-
-def _collect(
-    value: Any,
-    tree: _Tree,
-    out: dict[ColumnPath, Any],
-    decode: Callable[[Any, DataType], Any],
-) -> None:
-    if not isinstance(value, dict):
-        return
-    for name, item in value.items():
-        entry = tree.get(name)
-        if entry is None or item is None or item is UNKNOWN:
-            continue
-        path, inner = entry
-        if isinstance(inner, dict):
-            _collect(item, inner, out, decode)
-            continue
-        decoded = decode(item, inner)
-        if decoded is not UNKNOWN:
-            out[path] = decoded
-
-
-def _extra(document: dict[str, Any]) -> dict[str, Any]:
-    extra = {}
-    for key in document.keys() - set(_KNOWN):
-        try:
-            extra.update(jsonvalue.freeze({key: document[key]}))
-        except InvalidActionError:
-            # It holds a number or a character that could not be written back.
-            continue
-    return extra
-
-
-def _count(value: Any) -> Any:
-    if type(value) is int and 0 <= value < 2**63:
-        return value
-    return UNKNOWN
-
-
-def _known(value: Any) -> Any:
-    return None if value is UNKNOWN else value
 
 
 def decode_low(value: Any, data_type: DataType) -> Any:
