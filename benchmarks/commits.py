@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import deltalakedb
-from benchmarks.bare import BareLoop, new_add, prepare
+from benchmarks.bare import BareLoop, delta_rs_append, new_add, prepare
 from benchmarks.harness import Contestant, Ratio, Report, compare, median_ratio, timed, timed_each
 from benchmarks.writers import WriterPool
 from deltalakedb.table import Table
@@ -207,29 +207,13 @@ def _our_appends(table: Table, commits: int) -> Contestant:
 
 
 def _delta_rs_appends(folder: Path, commits: int) -> Contestant:
-    """Commits of existing files: `create_write_transaction` adds them without writing data."""
     import pyarrow as pa
     from deltalake import DeltaTable
-    from deltalake.transaction import AddAction
 
-    path = folder / uuid.uuid4().hex
-    table = DeltaTable.create(str(path), schema=pa.schema([("id", pa.int64())]))
-
-    def append(_: int) -> None:
-        add = new_add()
-        action = AddAction(
-            path=add.path,
-            size=add.size,
-            partition_values={},
-            modification_time=add.modification_time,
-            data_change=True,
-            stats=add.stats or "",
-        )
-        table.create_write_transaction([action], "append", table.schema())
-        # Its handle stays at the version it was opened at; without this each commit is slower.
-        table.update_incremental()
-
-    return lambda: timed_each(append, range(commits))
+    path = str(folder / uuid.uuid4().hex)
+    DeltaTable.create(path, schema=pa.schema([("id", pa.int64())]))
+    append = delta_rs_append(path)
+    return lambda: timed_each(lambda _: append(), range(commits))
 
 
 def _ducklake_appends(folder: Path, commits: int) -> Contestant:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import deltalakedb
-from benchmarks.bare import new_add
+from benchmarks.bare import delta_rs_append, new_add
 from benchmarks.commits import SCHEMA
 from benchmarks.ducklake import attach_ducklake
 from benchmarks.harness import Ratio, Report
@@ -243,36 +243,13 @@ def _appender(target: Target) -> Iterator[Callable[[], object]]:
             table = lake.table(target.table)
             yield lambda: table.commit([new_add()])
     elif target.contestant == "delta-rs":
-        yield _delta_rs_append(target)
+        yield delta_rs_append(f"{target.folder}/t")
     else:
         connection = _ducklake(target)
         file = f"{target.folder}/file.parquet"
         call = f"CALL ducklake_add_data_files('lake', 't', '{file}')"
         yield lambda: connection.execute(call)
         connection.close()
-
-
-def _delta_rs_append(target: Target) -> Callable[[], object]:
-    from deltalake import DeltaTable
-    from deltalake.transaction import AddAction
-
-    table = DeltaTable(f"{target.folder}/t")
-    schema = table.schema()
-
-    def append() -> None:
-        add = new_add()
-        action = AddAction(
-            path=add.path,
-            size=add.size,
-            partition_values={},
-            modification_time=add.modification_time,
-            data_change=True,
-            stats=add.stats or "",
-        )
-        table.create_write_transaction([action], "append", schema)
-        table.update_incremental()
-
-    return append
 
 
 def _ducklake(target: Target) -> Any:

@@ -36,7 +36,7 @@ from deltalakedb.deltalog.names import LOG, commit_key
 from deltalakedb.lake import Lake
 from deltalakedb.mirror.publish import Outcome, Publisher, Storages
 from deltalakedb.storage import local_path
-from deltalakedb.storage.local_files import sync_folder
+from deltalakedb.storage.local_files import sync_path
 from deltalakedb.table import Table
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ def _put_files(log: Path, payloads: list[bytes]) -> None:
         source = f"/proc/self/fd/{handle}"
         os.link(source, log / f"{version:020d}.json", src_dir_fd=handle, follow_symlinks=True)
         os.close(handle)
-    sync_folder(log)
+    sync_path(log)
 
 
 def _payloads(lake: Lake, table: Table) -> list[bytes]:

@@ -36,14 +36,19 @@ from deltalakedb.operations.overwrite import overwrite
 from deltalakedb.operations.replace import replacement
 from deltalakedb.snapshot import Snapshot
 from deltalakedb.snapshot.cache import SnapshotCache
-from deltalakedb.snapshot.listing import NO_LIMIT
 from deltalakedb.snapshot.page_builder import after_commit
 from deltalakedb.snapshot.resolve import check_version, resolve, to_milliseconds
 from deltalakedb.snapshot.snapshot import snapshot_of
 from deltalakedb.staging.fit import check_rows
 from deltalakedb.storage import normalise_location, open_storage, root_locations
 from deltalakedb.store.relations import LIVE
-from deltalakedb.store.versions import Known, find_history, stream_history
+from deltalakedb.store.versions import (
+    NO_LIMIT,
+    HistoryFilter,
+    Known,
+    find_history,
+    stream_history,
+)
 from deltalakedb.telemetry import span
 from deltalakedb.transaction.commit import AnyAction, TableState, commit_of, state_at, state_of
 
@@ -196,20 +201,10 @@ class Table:
         included; a datetime or ISO 8601 text), where that is asked for.
         """
         most = NO_LIMIT if limit is None else min(require_whole("limit", limit), NO_LIMIT)
-        optional_texts(operation=operation, committer=committer)
-        first = 0 if since is None else to_milliseconds(since, name="since")
-        last = LIVE if until is None else to_milliseconds(until, name="until")
+        wanted = _history_filter(operation, committer, since, until)
         with span("deltalakedb.history", table=self.name):
             records = self._store.dialect.ask(
-                lambda session: find_history(
-                    session,
-                    self.table_id,
-                    limit=most,
-                    operation=operation,
-                    committer=committer,
-                    since=first,
-                    until=last,
-                )
+                lambda session: find_history(session, self.table_id, wanted, limit=most)
             )
         self._store.metrics.count("rows_scanned", len(records))
         return records
@@ -227,20 +222,11 @@ class Table:
         A connection is held from the first one until the iterator is exhausted, closed or
         collected.
         """
-        optional_texts(operation=operation, committer=committer)
-        first = 0 if since is None else to_milliseconds(since, name="since")
-        last = LIVE if until is None else to_milliseconds(until, name="until")
+        wanted = _history_filter(operation, committer, since, until)
 
         def stream() -> Iterator[VersionRecord]:
             with span("deltalakedb.history", table=self.name), self._store.read() as session:
-                yield from stream_history(
-                    session,
-                    self.table_id,
-                    operation=operation,
-                    committer=committer,
-                    since=first,
-                    until=last,
-                )
+                yield from stream_history(session, self.table_id, wanted)
 
         return stream()
 
@@ -723,6 +709,18 @@ class Table:
                 fix="Pass a result of table.snapshot() of the same table",
             )
         return state
+
+
+def _history_filter(
+    operation: str | None,
+    committer: str | None,
+    since: datetime | str | None,
+    until: datetime | str | None,
+) -> HistoryFilter:
+    optional_texts(operation=operation, committer=committer)
+    first = 0 if since is None else to_milliseconds(since, name="since")
+    last = LIVE if until is None else to_milliseconds(until, name="until")
+    return HistoryFilter(operation, committer, first, last)
 
 
 def on_spark() -> Any:

@@ -36,7 +36,7 @@ from deltalakedb.actions.partition import (
     encode_partition_value,
     encode_path,
 )
-from deltalakedb.actions.statistics import Statistics, encode_stats
+from deltalakedb.actions.statistics import Statistics
 from deltalakedb.errors import (
     ConfigurationError,
     DataFileMissingError,
@@ -318,9 +318,4 @@ def _stats(footer: Footer, covered: Covered) -> str:
         null_count=footer.nulls,
         tight_bounds=True,
     )
-    return encode_stats(
-        stats,
-        covered.schema,
-        columns=covered.columns,
-        string_prefix_length=covered.prefix_length,
-    )
+    return covered.encode(stats)

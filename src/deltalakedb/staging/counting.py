@@ -39,6 +39,12 @@ class Covered:
         self.promised = [field for field in schema.fields if promises_inside(field.type)]
         """Columns with arrays or maps inside which the table allows no null."""
 
+    def encode(self, stats: Statistics) -> str:
+        """Statistics of these columns as JSON text."""
+        return encode_stats(
+            stats, self.schema, columns=self.columns, string_prefix_length=self.prefix_length
+        )
+
 
 def promises_inside(kind: DataType) -> bool:
     """Whether the elements or values of a type, or fields of these, must not be null."""
@@ -171,20 +177,14 @@ class Counter:
         low = {path: value for path, value in self._low.items() if path not in self._unknown}
         above = self._unbounded | self._unknown
         high = {path: value for path, value in self._high.items() if path not in above}
-        statistics = Statistics(
+        stats = Statistics(
             num_records=self.rows,
             min_values=low,
             max_values=high,
             null_count=self._nulls,
             tight_bounds=True,
         )
-        covered = self._covered
-        return encode_stats(
-            statistics,
-            covered.schema,
-            columns=covered.columns,
-            string_prefix_length=covered.prefix_length,
-        )
+        return self._covered.encode(stats)
 
 
 def _column(batch: pa.RecordBatch, path: ColumnPath) -> Any:

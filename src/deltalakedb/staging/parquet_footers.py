@@ -25,7 +25,7 @@ from deltalakedb.actions.datatypes import (
     MapType,
     StructType,
 )
-from deltalakedb.actions.statistics import Statistics, encode_stats
+from deltalakedb.actions.statistics import Statistics
 from deltalakedb.errors import DataFileError, InvalidSchemaError, SchemaMismatchError
 
 if TYPE_CHECKING:
@@ -210,12 +210,7 @@ class FooterStatistics:
             null_count=nulls,
             tight_bounds=True,
         )
-        return encode_stats(
-            statistics,
-            covered.schema,
-            columns=covered.columns,
-            string_prefix_length=covered.prefix_length,
-        )
+        return covered.encode(statistics)
 
 
 def _delta_columns(

@@ -5,7 +5,7 @@ Guarantees:
 - A file gets its name when all of it is on the disk. If the system has files without a name
   (O_TMPFILE), a killed writer leaves nothing behind; otherwise it can leave a hidden temporary
   file, which `clear_leftovers` deletes.
-- A name is on the disk when its folder is (`sync_folder`), new folders included.
+- A name is on the disk when its folder is (`sync_path`), new folders included.
 - There are no threads and no runtime: a forked child can continue.
 - `update_file` loses no concurrent update. A process that hangs in it blocks others for seconds,
   not for ever.
@@ -191,7 +191,7 @@ def create_file(path: Path, data: bytes, *, settle: bool, staged: NewFile | None
     with staged or stage_file(path, data) as file:
         created = file.create()
     if created and settle:
-        sync_folder(path.parent)
+        sync_path(path.parent)
     return created
 
 
@@ -216,7 +216,7 @@ def replace_file(path: Path, data: bytes, *, by_way_of: Path | None = None) -> N
     with NewFile(path) as file:
         file.write(data)
         file.replace(by_way_of)
-    sync_folder(path.parent)
+    sync_path(path.parent)
 
 
 @contextmanager
@@ -227,7 +227,7 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
         with file.writing() as sink:
             yield sink
         file.replace()
-    sync_folder(path.parent)
+    sync_path(path.parent)
 
 
 def update_file(path: Path, change: Callable[[bytes | None], bytes | None]) -> bool:
@@ -299,12 +299,12 @@ def make_folder(folder: Path) -> None:
             new.mkdir()
         if not new.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(new))
-        sync_folder(new.parent)
+        sync_path(new.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Sync the names of a folder to the disk."""
-    handle = os.open(folder, os.O_RDONLY)
+def sync_path(path: Path) -> None:
+    """Sync a file, or the names in a folder, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -214,7 +214,7 @@ class Storage:
     def settle(self, prefix: str) -> None:
         """Sync the names of the objects of a folder to the disk."""
         if self._folder is not None:
-            self._locally(prefix, "write", local_files.sync_folder)
+            self._locally(prefix, "write", local_files.sync_path)
 
     def _create(self, store: ObjectStore, key: str, data: bytes) -> bool:
         from obstore.exceptions import AlreadyExistsError, NotSupportedError, PreconditionError

@@ -12,10 +12,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import repeat
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 from deltalakedb.actions.order_keys import SLOTS
-from deltalakedb.errors import ForkedProcessError
+from deltalakedb.errors import CatalogUnreachableError, ForkedProcessError
 from deltalakedb.store.pool import TURNS, C, Pool
 from deltalakedb.store.queries import load_queries, rewrite
 from deltalakedb.store.relations import Relation
@@ -71,6 +72,17 @@ def rows_of_columns(relation: Relation, table_id: str, columns: pa.Table) -> lis
     """Columns as rows, each with the id of the table."""
     names = relation.columns[1:]
     return list(zip(repeat(table_id), *(columns[name].to_pylist() for name in names)))
+
+
+def check_folder(url: CatalogUrl) -> None:
+    """Refuse an embedded catalog in a folder that does not exist."""
+    folder = Path(url.target).parent
+    if not folder.is_dir():
+        raise CatalogUnreachableError(
+            f"{url.display} cannot be opened",
+            why=f"The folder {folder} does not exist",
+            fix="Create it, or correct the path (a relative path has three slashes)",
+        )
 
 
 class Session(ABC):

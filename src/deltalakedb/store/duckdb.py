@@ -47,6 +47,7 @@ from deltalakedb.store.dialect import (
     Transaction,
     Translated,
     Translating,
+    check_folder,
 )
 from deltalakedb.store.pool import Pool
 from deltalakedb.store.queries import load_queries, select_rows
@@ -442,12 +443,7 @@ class DuckdbDialect(Dialect):
 
     def _open(self) -> _Instance:
         target = Path(self.url.target)
-        if not target.parent.is_dir():
-            raise CatalogUnreachableError(
-                f"{self.url.display} cannot be opened",
-                why=f"The folder {target.parent} does not exist",
-                fix="Create it, or correct the path (a relative path has three slashes)",
-            )
+        check_folder(self.url)
         return _instances.take(self._key, self, lambda: self._connect(target))
 
     def _connect(self, target: Path) -> duckdb.DuckDBPyConnection:

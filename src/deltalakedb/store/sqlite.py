@@ -45,6 +45,7 @@ from deltalakedb.errors import (
     ForkedProcessError,
     InvalidActionError,
 )
+from deltalakedb.storage.local_files import sync_path
 from deltalakedb.store.arrow import batches_of_rows, schema_of
 from deltalakedb.store.dialect import (
     KEY_PARAMETERS,
@@ -55,6 +56,7 @@ from deltalakedb.store.dialect import (
     Transaction,
     Translating,
     Turn,
+    check_folder,
 )
 from deltalakedb.store.pool import FILE_LOCKS, Pool
 from deltalakedb.store.queries import load_queries
@@ -349,12 +351,7 @@ class SqliteDialect(Dialect):
     def _connect(self) -> sqlite3.Connection:
         self._check_process()
         target = Path(self.url.target)
-        if not target.parent.is_dir():
-            raise CatalogUnreachableError(
-                f"{self.url.display} cannot be opened",
-                why=f"The folder {target.parent} does not exist",
-                fix="Create it, or correct the path (a relative path has three slashes)",
-            )
+        check_folder(self.url)
         with self._translated():
             connection = sqlite3.connect(
                 target,
@@ -424,7 +421,8 @@ class SqliteDialect(Dialect):
             other.close()
             for suffix in ("", "-wal", "-shm", "-journal"):
                 Path(f"{fresh}{suffix}").unlink(missing_ok=True)
-        _sync_folder(target.parent)
+        with suppress(OSError):  # not every system can
+            sync_path(target.parent)
         return result
 
     def _empty_wal(self) -> None:
@@ -474,16 +472,6 @@ class SqliteDialect(Dialect):
             self._pool.discard(owner)
         self._pool.close()
         self._listings.close()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Let a new name survive a power cut, where the system can say so."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _code(error: sqlite3.Error) -> int:

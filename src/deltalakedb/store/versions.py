@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from deltalakedb.store.dialect import Row, Session
 
 _PAGE = 1_000
-_NO_LIMIT = 2**62  # DuckDB takes no more
+NO_LIMIT = 2**62  # DuckDB takes no more
 _COUNTS = 3
 _UPDATES = _COUNTS + len(Counts._fields)
 _METADATA = _UPDATES + 2
@@ -132,51 +132,32 @@ def has_file(session: Session, table_id: str, version: int, path: str, dv_id: st
     return session.one("has_file", dv_id=dv_id, **key) is not None
 
 
+class HistoryFilter(NamedTuple):
+    """A selection of commits; None selects all. Both ends of the time are included."""
+
+    operation: str | None = None
+    committer: str | None = None
+    since: int = 0
+    until: int = LIVE
+
+
 def find_history(
-    session: Session,
-    table_id: str,
-    *,
-    limit: int,
-    operation: str | None = None,
-    committer: str | None = None,
-    since: int = 0,
-    until: int = LIVE,
+    session: Session, table_id: str, wanted: HistoryFilter, *, limit: int
 ) -> list[VersionRecord]:
-    """The newest `limit` commits that fit, newest first; both ends of the time are included."""
-    rows = session.run(
-        "find_history",
-        table_id=table_id,
-        limit=limit,
-        operation=operation,
-        committer=committer,
-        since=since,
-        until=until,
-    )
+    """The newest `limit` commits of the selection, newest first."""
+    rows = session.run("find_history", table_id=table_id, limit=limit, **wanted._asdict())
     return [VersionRecord.from_row(row, session) for row in rows]
 
 
 def stream_history(
-    session: Session,
-    table_id: str,
-    *,
-    operation: str | None = None,
-    committer: str | None = None,
-    since: int = 0,
-    until: int = LIVE,
+    session: Session, table_id: str, wanted: HistoryFilter
 ) -> Iterator[VersionRecord]:
-    """All that `find_history` would find, in bounded memory.
+    """All commits of the selection, newest first, in bounded memory.
 
     Until it is exhausted or closed, nothing else may be asked of the session.
     """
     query = load_queries(session.engine)["find_history"]
-    asked = {
-        "table_id": table_id,
-        "limit": _NO_LIMIT,
-        "operation": operation,
-        "committer": committer,
-        "since": since,
-        "until": until,
-    }
-    for rows in session.stream(query, asked, size=_PAGE):
+    params = {"table_id": table_id, "limit": NO_LIMIT, **wanted._asdict()}
+    for rows in session.stream(query, params, size=_PAGE):
         for row in rows:
             yield VersionRecord.from_row(row, session)

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -46,6 +45,7 @@ from deltalakedb.staging.fit import invariants, limits
 from deltalakedb.staging.parquet_footers import FooterStatistics
 from deltalakedb.staging.stage import STAGING_FOLDER, TARGET_FILE_BYTES, Layout, StagePlan
 from deltalakedb.storage import local_path, normalise_location
+from deltalakedb.storage.local_files import sync_path
 
 _CODECS: Final = {"none": "none", "snappy": "snappy", "zstd": "zstd", "gzip": "gzip"}
 # The level of the staging function. Measured: 0.61 of the size of snappy, in about the same time;
@@ -283,14 +283,14 @@ def _taken_over(
         target.parent.mkdir(parents=True, exist_ok=True)
         path.rename(target)
         moved.append(target)
-        _to_disk(target)
+        sync_path(target)
         return layout.add(key, values, target.stat().st_size, statistics.stats(footer))
 
     try:
         with ThreadPoolExecutor(_THREADS) as pool:
             adds = [add for add in pool.map(take, _files(staged)) if add is not None]
         for parent in {parent for path in moved for parent in _between(path, folder)}:
-            _to_disk(parent)
+            sync_path(parent)
     except OSError as error:
         raise StorageError(
             f"Files of table {table!r} cannot be moved from {staged}",
@@ -316,15 +316,6 @@ def _between(path: Path, folder: Path) -> Iterator[Path]:
         yield parent
         if parent == folder:
             return
-
-
-def _to_disk(path: Path) -> None:
-    """Flush to disk: a commit must not outlive its files."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def _values(directories: tuple[str, ...], layout: Layout) -> tuple[Any, ...]:
