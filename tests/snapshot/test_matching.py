@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from typing import Any
@@ -102,6 +103,53 @@ def check_every_version(table: Table) -> int:
 def test_pages_and_rows_agree_at_every_version(lake: Lake, history: Table) -> None:
     assert check_every_version(history) > 1_000
     assert "page_failures_total" not in lake.metrics.read()
+
+
+WIDER: list[tuple[str, str, list[Any], dict[str, str]]] = [
+    # Old and new type, the values of three files, and the files that a condition lists.
+    ("integer", "double", [-5, 7, 300], {"= 7": "1", "< 7": "0", "<= 7.5D": "01", "= 6": ""}),
+    ("decimal(4,2)", "decimal(10,6)", [1.25, 7.5, 12.75], {"= 7.5": "1", "> 7.499999": "12"}),
+    (
+        *("date", "timestamp_ntz", ["2024-01-01", "2024-01-02", "2024-01-03"]),
+        {"= TIMESTAMP_NTZ '2024-01-02'": "1", "> TIMESTAMP_NTZ '2024-01-02 01:00:00'": "2"},
+    ),
+]
+
+
+@pytest.mark.parametrize("wider", WIDER, ids=[w[1] for w in WIDER])
+def test_a_page_from_before_a_type_change_is_not_pruned_by_the_order_of_the_new_type(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, wider: tuple[str, str, list[Any], dict[str, str]]
+) -> None:
+    old, new, values, conditions = wider
+    monkeypatch.setattr(page_builder, "LEAST_CHANGES", 2)
+    monkeypatch.setattr(pages, "LEAST_FILES", 1)
+    monkeypatch.setattr(matching, "LEAST_FILES", 1)
+    properties = {"delta.enableTypeWidening": "true", "delta.feature.timestampNtz": "supported"}
+    table = new_lake_table(lake, schema=schema_json(("x", old)), properties=properties)
+    table.commit([of_value(f"f{n}", value) for n, value in enumerate(values)])
+    with lake.store.read() as session:
+        assert session.run("open_pages", table_id=table.table_id)
+    change = {"delta.typeChanges": [{"fromType": old, "toType": new}]}
+    fields = [{"name": "x", "type": new, "nullable": True, "metadata": change}]
+    metadata = table.snapshot().metadata
+    schema = json.dumps({"type": "struct", "fields": fields})
+    table.commit([dataclasses.replace(metadata, schema_string=schema)])
+    for condition, numbers in conditions.items():
+        paths = table.snapshot().files(f"x {condition}", columns=["path"])["path"].to_pylist()
+        assert sorted(paths) == [f"f{n}" for n in numbers], condition
+    literal = f"DATE '{values[1]}'" if old == "date" else values[1]
+    assert table.snapshot(1).files(f"x = {literal}")["path"].to_pylist() == ["f1"]
+
+
+def of_value(path: str, value: Any) -> Json:
+    stats = {
+        "numRecords": 10,
+        "minValues": {"x": value},
+        "maxValues": {"x": value},
+        "nullCount": {"x": 0},
+    }
+    body = {"path": path, "partitionValues": {}, "size": 1, "modificationTime": 1}
+    return {"add": {**body, "dataChange": True, "stats": json.dumps(stats)}}
 
 
 def test_pages_whose_bounds_are_not_kept_are_parsed(lake: Lake, history: Table) -> None:

@@ -252,6 +252,7 @@ class MatchingFiles:
                 "table_id": self.table.table_id,
                 "version": self.version,
                 "column_key": column_key(column),
+                "type": str(column.type),
                 "first": among[0].number,
                 "last": among[-1].number,
                 "lowest": _LOWEST if ranges is None else min((a for a, _ in ranges), default=0),

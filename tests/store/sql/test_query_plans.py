@@ -136,6 +136,7 @@ PARAMS: dict[str, object] = {
     "column_key": "x",
     "lowest": 0,
     "highest": 1,
+    "type": "long",
     "expected": HEAD,
     "timestamp": 1_000 + HEAD // 2,
     "path": "part-00001000",

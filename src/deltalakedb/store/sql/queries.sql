@@ -345,8 +345,10 @@ WHERE table_id = :table_id AND page_id >= :first AND page_id <= :last
 
 -- name: page_bounds
 -- The bounds of a column in each page that serves a version; NULL where no file of the page can match.
+-- Keys of another type have another order.
 SELECT c.page_id, c.type,
-       CASE WHEN (c.low IS NULL OR c.low <= :highest) AND (c.high IS NULL OR c.high >= :lowest)
+       CASE WHEN c.type <> :type OR
+                 (c.low IS NULL OR c.low <= :highest) AND (c.high IS NULL OR c.high >= :lowest)
             THEN c.bounds END
 FROM dl_page_columns AS c
 JOIN dl_file_pages AS p ON p.table_id = c.table_id AND p.page_id = c.page_id

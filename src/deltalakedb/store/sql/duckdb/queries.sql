@@ -76,7 +76,8 @@ WHERE t.table_id = :table_id AND p.table_id = :table_id
 -- The bounds of a column in the pages that serve a version, and in others between them: to leave those
 -- out takes a join, which costs more than to read them.
 SELECT page_id, type,
-       CASE WHEN (low IS NULL OR low <= :highest) AND (high IS NULL OR high >= :lowest)
+       CASE WHEN type <> :type OR
+                 (low IS NULL OR low <= :highest) AND (high IS NULL OR high >= :lowest)
             THEN bounds END
 FROM dl_page_columns
 WHERE table_id = :table_id AND column_key = :column_key
