@@ -183,14 +183,16 @@ def test_a_part_is_in_the_order_of_paths_on_every_engine(table: Table) -> None:
     paths = ["B", "a", "_", "é", "Z9", "z", "-x", "A", "\U0001f600", "\uffff"]
     table.commit([add(path, values={"day": "x"}) for path in paths])
     ordered = sorted(paths)
-    assert listed(table, limit=100) == ordered
-    assert listed(table, limit=3) == ordered[:3]
-    assert listed(table, limit=3, offset=4) == ordered[4:7]
-    assert listed(table, offset=8) == ordered[8:]
-    assert listed(table, limit=0) == []
-    assert listed(table, offset=100) == []
-    assert listed(table, limit=2**70) == ordered
-    assert sorted(listed(table)) == ordered
+    for where in (None, "day = 'x'"):
+        assert listed(table, where=where, limit=100) == ordered
+        assert listed(table, where=where, limit=3) == ordered[:3]
+        assert listed(table, where=where, limit=3, offset=4) == ordered[4:7]
+        assert listed(table, where=where, offset=8) == ordered[8:]
+        assert listed(table, where=where, limit=0) == []
+        assert listed(table, where=where, offset=100) == []
+        assert listed(table, where=where, limit=2**70) == ordered
+        assert sorted(listed(table, where=where)) == ordered
+    assert table.cached_snapshot().files(limit=2**70)["path"].to_pylist() == ordered
 
 
 @pytest.mark.parametrize("name", ["limit", "offset"])

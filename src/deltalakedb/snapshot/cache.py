@@ -49,7 +49,7 @@ class CachedSnapshot(Snapshot):
         start = require_whole("offset", offset)
         if limit is None and not start:
             return self._files.select(names)
-        length = None if limit is None else require_whole("limit", limit)
+        length = None if limit is None else min(require_whole("limit", limit), listing.NO_LIMIT)
         ordered = self._files.sort_by([("path", "ascending"), ("dv_id", "ascending")])
         return ordered.select(names).slice(start, length)
 

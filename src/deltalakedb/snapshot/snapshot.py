@@ -150,7 +150,7 @@ class Snapshot:
         """
         names = listing.check_columns(columns)
         first = require_whole("offset", offset)
-        most = None if limit is None else require_whole("limit", limit)
+        most = None if limit is None else min(require_whole("limit", limit), listing.NO_LIMIT)
         predicate = predicate_of(where, self.metadata)
         if predicate is not None and predicate != Constant(value=True):
             return self._matching(predicate, names, most, first)
