@@ -66,6 +66,21 @@ def test_one_has_the_turn_and_others_get_it_afterwards(inline: Lake, new_table: 
         assert again is not None
 
 
+def test_closing_writes_the_checkpoint_that_is_due_beside_another_upkeep(
+    inline: Lake, new_table: NewTable
+) -> None:
+    """Nobody may come later to write it, and two that write it do no harm."""
+    table = new_table(inline)
+    inline.mirror.drain()
+    with inline.store.dialect.turn(table.table_id, "upkeep") as turn:
+        assert turn is not None
+        for number in range(10):
+            table.commit([add(f"f{number}")])
+        inline.mirror.close()
+    log = Path(table.location.removeprefix("file://")) / "_delta_log"
+    assert (log / f"{10:020d}.checkpoint.parquet").exists()
+
+
 def test_a_publisher_that_is_killed_blocks_nobody(
     engine: Engine, catalog_url: str, inline: Lake, new_table: NewTable
 ) -> None:

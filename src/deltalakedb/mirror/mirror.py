@@ -352,18 +352,20 @@ class InlineMirror:
 
     def _put_upkeep(self, table: TableRecord, version: int, due: float = 0.0) -> None:
         key = ("upkeep", table.table_id)
-        self._background.put(Job(key, lambda: self._run_upkeep(table, version), due))
+        work = lambda: self._run_upkeep(table, version)  # noqa: E731
+        self._background.put(Job(key, work, due, required=True))
 
     def _run_upkeep(self, table: TableRecord, version: int) -> None:
         try:
             with self._store.dialect.turn(table.table_id, "upkeep") as turn:
-                if turn is not None:
+                # At the end of the process there is no later try: it runs beside the other one.
+                if turn is not None or not self._background.is_open():
                     self._upkeep.run(table, version)
+                    return
         except Exception as error:  # noqa: BLE001 - the thread serves other tables too
             self._failed(table, "mirror_upkeep_failed", error)
         else:
-            if turn is None:
-                self._put_upkeep(table, version, time.monotonic() + _UPKEEP_PAUSE_SECONDS)
+            self._put_upkeep(table, version, time.monotonic() + _UPKEEP_PAUSE_SECONDS)
 
     def _failed(self, table: TableRecord, what: str, error: Exception) -> None:
         failure = str(error) if isinstance(error, DeltaLakeDbError) else repr(error)
@@ -385,19 +387,20 @@ _IDLE_SECONDS: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Work to do, not before `due` (of `time.monotonic`)."""
+    """Work to do, not before `due` (of `time.monotonic`); at the end, if it is `required`."""
 
     key: Hashable
     work: Callable[[], None]
     due: float = 0.0
+    required: bool = False
 
 
 class Background:
     """Runs jobs one after the other, in the order in which they are due. Jobs do not raise.
 
     - A job replaces one with the same key that has not begun, unless that is due earlier.
-    - The thread keeps the process alive until the jobs that are due are done. When the interpreter
-      no longer waits for threads, a job that is due runs in the calling thread.
+    - The thread keeps the process alive until the jobs that are due or required are done. When the
+      interpreter no longer waits for threads, a job that is due runs in the calling thread.
     - The thread calls `prepare` first, while forks are blocked.
     """
 
@@ -424,9 +427,9 @@ class Background:
         self._busy = False
 
     def put(self, job: Job) -> None:
-        """Run a job; after `close()` only one that is due at once."""
+        """Run a job; after `close()` only one that is due at once, or required."""
         with self._lock:
-            if self._closed and job.due > 0:
+            if self._closed and job.due > 0 and not job.required:
                 return
             queued = self._jobs.get(job.key)
             if queued is not None and queued.due < job.due:
@@ -454,7 +457,7 @@ class Background:
             bell.acquire(timeout=_IDLE_SECONDS)
 
     def close(self) -> None:
-        """Run the jobs that are due, drop the others, and end the thread."""
+        """Run the jobs that are due or required, drop the others, and end the thread."""
         with self._lock:
             self._closed = True
             thread = self._thread
@@ -498,12 +501,12 @@ class Background:
 
     def _next(self) -> Job | None:
         """The job that is due, taken from the list."""
-        if not self._jobs:
+        now, is_last = time.monotonic(), not self.is_open()
+        due = [job for job in self._jobs.values() if job.due <= now or (is_last and job.required)]
+        if not due:
             return None
-        key, job = min(self._jobs.items(), key=lambda item: item[1].due)
-        if job.due > time.monotonic():
-            return None
-        del self._jobs[key]
+        job = min(due, key=lambda job: job.due)
+        del self._jobs[job.key]
         return job
 
     def _is_over(self, idle_since: float) -> bool:
