@@ -36,14 +36,7 @@ CLEAN = [
     "src/deltalakedb/deltalog",
     "src/deltalakedb/demo",
     "src/deltalakedb/importing",
-    *(
-        f"src/deltalakedb/mirror/{name}.py"
-        for name in (
-            *("checkpoint", "checkpoint_source", "cleanup", "clock_check", "drift"),
-            *("last_checkpoint", "lease", "log_reader", "publish", "repair", "upkeep"),
-            *("verification", "verify", "verify_commits", "worker"),
-        )
-    ),
+    "src/deltalakedb/mirror",
     "src/deltalakedb/operations",
     "src/deltalakedb/reading",
     "src/deltalakedb/retention",

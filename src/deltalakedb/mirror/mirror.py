@@ -53,7 +53,7 @@ class TableStatus:
     location: str
     head: int
     published_version: int | None
-    """The newest version whose commit file is there; None before the first."""
+    """The newest version with a commit file; None before the first."""
     backlog: int
     backlog_bytes: int
     lag_ms: int
@@ -106,11 +106,11 @@ class Mirror:
 
     @contextmanager
     def committing(self, tables: Sequence[tuple[TableRecord, int | None]]) -> Iterator[None]:
-        """Around a commit: refuse one to a table whose log has commits that the catalog lacks.
+        """Wrap a commit; refuse one to a table whose log has commits that the catalog lacks.
 
-        With each table comes the version that the commit starts from, None for one that it makes.
-        The object store is asked before the first commit of this process only, or again after a
-        commit was refused.
+        Each table comes with the base version of the commit, None if the commit creates it. The
+        object store is read before the first commit of this process only, and again after a commit
+        was refused.
         """
         for table, version in tables:
             if self._inline is not None:
@@ -140,7 +140,7 @@ class Mirror:
             self._inline.drain()
 
     def close(self) -> None:
-        """Wait for what was begun; retries are left to other processes."""
+        """Wait for the publishing and upkeep that are due; other processes do the retries."""
         if self._inline is not None:
             self._inline.close()
 
@@ -288,7 +288,7 @@ def _import_upkeep() -> None:
 
 
 class InlineMirror:
-    """Publishes what this process commits.
+    """Publishes the commits of this process.
 
     - One process publishes a table at a time, with all versions that wait; the others wait for its
       result. If that does not come, they publish beside it.
@@ -303,7 +303,7 @@ class InlineMirror:
         self._background = Background("deltalakedb-mirror", prepare=_import_upkeep)
 
     def after_commit(self, table: TableRecord, version: int | None) -> None:
-        """Publish a version and what waits before it, for some seconds at most; never raises."""
+        """Publish a version and those before it, for a few seconds at most; never raises."""
         self._attempt(table, lambda: self._publish_in_turn(table, version))
 
     def _publish_in_turn(self, table: TableRecord, version: int | None) -> Published | None:
@@ -334,7 +334,7 @@ class InlineMirror:
         self._background.drain()
 
     def close(self) -> None:
-        """Wait for the jobs that are due; retries are left to other processes."""
+        """Wait for the jobs that are due or required; other processes do the retries."""
         self._background.close()
 
     def _follow_up(self, table: TableRecord, published: Published) -> None:
@@ -407,7 +407,7 @@ class Background:
     def __init__(self, name: str, *, prepare: Callable[[], None] = lambda: None) -> None:
         self._name = name
         self._prepare = prepare
-        # Held by itself: an interrupt can come between the two halves of entering a condition.
+        # A lock of its own: an interrupt can come while a condition is entered.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._drained: list[threading.Lock] = []
@@ -418,7 +418,7 @@ class Background:
         renew_after_fork(self)
 
     def after_fork(self) -> None:
-        """Begin without jobs: those that wait are done by the parent, which has the thread."""
+        """Begin without jobs: the parent has the thread, and runs those that wait."""
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._drained = []
