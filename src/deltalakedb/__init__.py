@@ -3,7 +3,7 @@
     import deltalakedb
     lake = deltalakedb.connect("sqlite:///lake.db")
 
-Importing this package imports no driver; `connect` brings in what its URL needs.
+Importing this package imports no driver; `connect` imports the one that its URL needs.
 """
 
 from __future__ import annotations
@@ -55,15 +55,19 @@ def connect(
 ) -> Lake:
     """Open the catalog at `url`: sqlite:///lake.db, duckdb:///lake.duckdb, postgresql://….
 
-    A database without a catalog gets one, or is refused if `create` is false; the schema of a
-    catalog is checked. `committer` is the name written with each commit (default: the user of this
-    process), `retry` says how often and how long a commit is tried again. `storage_options` are the
-    settings of the object store that tables lie in (credentials, region, endpoint); missing
-    ones come from the environment. With `mirror="inline"` each commit is published to
-    `_delta_log` right away, and whatever fails is tried again; "worker" leaves all of it to
-    `deltalakedb mirror run`. A table whose `_delta_log` has commits that the catalog does not have
-    (a foreign writer's, or those after a backup that was restored) takes no commits; with
-    `on_drift="allow"` it does, and they cannot be published. The result is also a context manager.
+    - A database without a catalog gets one, or is refused if `create` is False. The schema of an
+      existing catalog is checked.
+    - `committer` is the name recorded with each commit (default: the user of this process).
+    - `retry` limits how often and how long a commit is retried.
+    - `storage_options` are the settings of the object store of the tables (credentials, region,
+      endpoint); missing ones come from the environment.
+    - `mirror="inline"` publishes each commit to `_delta_log` at once, and retries after a failure;
+      "worker" leaves publishing to `deltalakedb mirror run`.
+    - A table whose `_delta_log` has commits that the catalog does not have (of a foreign writer, or
+      after a backup was restored) accepts no commit. With `on_drift="allow"` it does, but they
+      cannot be published.
+
+    The result is also a context manager.
     """
     from deltalakedb.lake import Lake
 
@@ -80,7 +84,7 @@ def connect(
 
 
 def migrate(url: str) -> list[str]:
-    """Bring the schema of the catalog at `url` up to date; the names of what was applied.
+    """Bring the schema of the catalog at `url` up to date; returns the applied migrations.
 
     All or nothing: a file that did not exist before is deleted after a failure.
     """

@@ -83,7 +83,7 @@ _opening: Final = ProcessLock()
 
 
 class Lake:
-    """Tables whose log lives in one SQL database. Close it, or use it as a context manager."""
+    """A connection to a catalog. Close it, or use it as a context manager."""
 
     def __init__(
         self,
@@ -123,12 +123,12 @@ class Lake:
         create: bool = True,
         on_drift: str = "refuse",
     ) -> Self:
-        """Open a catalog. A missing one is created, or without `create` refused.
+        """Open a catalog; a missing one is created, or refused if `create` is False.
 
-        With `mirror="inline"` each commit is published to `_delta_log` before it returns, if the
-        object store lets it; with "worker" that is left to `deltalakedb mirror run`. A table whose
-        `_delta_log` has commits that the catalog does not have takes none, unless `on_drift` is
-        "allow".
+        - `mirror="inline"` publishes each commit to `_delta_log` before it returns, if the object
+          store is available. "worker" leaves that to `deltalakedb mirror run`.
+        - A table whose `_delta_log` has commits that the catalog does not have accepts no commit,
+          unless `on_drift` is "allow".
         """
         require_flag("create", create)
         if committer is not None:
@@ -162,17 +162,17 @@ class Lake:
         self.close()
 
     def close(self) -> None:
-        """Finish the checkpoints that were begun, and release every connection."""
+        """Finish the checkpoints that are due, and release every connection."""
         self.closed = True
         self._closing.close()
         self.mirror.close()
         self.store.close()
 
     def serve_metrics(self, *, port: int, host: str = "127.0.0.1") -> MetricsEndpoint:
-        """Serve the metrics of this process to Prometheus, until the lake or the answer is closed.
+        """Serve the metrics of this process to Prometheus, until the lake or the result is closed.
 
-        Conflicts and commit latencies are known to the process that commits, and nowhere else.
-        Port 0 takes any that is free; `address` of the answer is where to ask.
+        Only the process that commits knows its conflicts and commit latencies. Port 0 chooses a
+        free port; `address` of the result is the URL.
         """
         from deltalakedb.asgi import MetricsEndpoint
 
@@ -195,9 +195,9 @@ class Lake:
     ) -> Table:
         """Create a table: version 0, with its protocol and metadata.
 
-        `schema` is a pyarrow.Schema, a Spark StructType or Delta schema JSON. A folder that has a
-        `_delta_log` already is refused: `import_table` is for that. With `cluster_by` rows that are
-        alike in these columns will share files, once the table is optimised on Spark.
+        `schema` is a pyarrow.Schema, a Spark StructType or Delta schema JSON. A folder with a
+        `_delta_log` is refused: import it with `import_table`. With `cluster_by`, Spark's OPTIMIZE
+        writes rows with similar values in these columns to the same files.
         """
         commit = self._creation(
             name,
@@ -225,10 +225,10 @@ class Lake:
         user_metadata: str | None = None,
         target_bytes: int | None = None,
     ) -> Table:
-        """Create a table that has rows from its version 0 on: there are both, or neither.
+        """Create a table with rows in one commit, version 0.
 
-        `data` is what `Table.append` takes; its columns are those of the table, unless `schema`
-        says more of them. With `where` rows that do not fulfil it are refused.
+        `data` is any input of `Table.append`. The table has its columns, or those of `schema`. With
+        `where`, rows that do not fulfil the condition are refused.
         """
         check_write(app_txn=app_txn, user_metadata=user_metadata, target_bytes=target_bytes)
         source = source_of(data)
@@ -259,7 +259,7 @@ class Lake:
         return commit
 
     def _refuse_delta_log(self, name: str, place: str) -> None:
-        """Refuse a folder that holds a Delta table; one of ours is called by its name."""
+        """Refuse a folder with a Delta table; the error names one of this catalog."""
         try:
             alter.refuse_delta_log(place)
         except TableExistsError:
@@ -281,11 +281,11 @@ class Lake:
         replace: bool = False,
         properties: Mapping[str, str] | None = None,
     ) -> Table:
-        """Make a shallow clone: a new table of the files of another one, now or at a version.
+        """Create a shallow clone: a new table with the files of another one, now or at a version.
 
-        No data is read or written. `properties` are set beside those of the source. With `replace`
-        a table that is at the location already is taken, if it is empty. A vacuum of the source
-        keeps what clones in the same catalog need.
+        No data is read or written. `properties` are added to those of the source. With `replace`,
+        an empty table at the location becomes the clone. A vacuum of the source keeps the files
+        that clones in the same catalog need.
         """
         from deltalakedb.importing.import_table import default_name
         from deltalakedb.operations.clone import clone, clone_into, roots_of
@@ -324,12 +324,12 @@ class Lake:
         zone: tzinfo = UTC,
         progress: Progress | None = None,
     ) -> Table:
-        """Make a table of the Parquet files at a location, where they lie.
+        """Turn the Parquet files at a location into a table, in place.
 
-        Only footers are read, and no data is written. Names that begin with a dot or underscore
-        are passed over. Where directories are named by partition values, `partition_schema` has
-        those columns with their types (whatever `create_table` takes as a schema); times in these
-        names are in `zone`. A folder with a `_delta_log` is refused: `import_table` is for that.
+        Only footers are read, and no data is written. Names that begin with a dot or an underscore
+        are ignored. If directories are named after partition values, `partition_schema` has these
+        columns with their types, as a schema of `create_table`; times in the names are in `zone`.
+        A folder with a `_delta_log` is refused: import it with `import_table`.
         """
         from deltalakedb.importing.import_table import default_name
         from deltalakedb.operations.convert import convert
@@ -370,20 +370,18 @@ class Lake:
         allowed_roots: Sequence[str] = (),
         trust_commits: bool = False,
     ) -> Table:
-        """Take over an existing Delta table with its history; nothing is written at `location`.
+        """Import an existing Delta table with its history; nothing is written at `location`.
 
-        All or nothing, and checked against a replay of the log before it counts. Without `name`
-        the table is called like the last part of its location. `progress` is called now and then
-        with the number of versions read so far, and of all.
-
-        A log of `stage_from` commits or more (10,000 by default) is written in stages that no
-        reader sees. If it was killed, the same call continues after the last of them, and
-        `discard_import` forgets them. With `spark`, a Spark session, its executors read and parse
-        the commits.
-
-        A log that names files outside the table, as that of a shallow clone does, is refused unless
-        they lie below one of `allowed_roots`, which the catalog keeps with the table. One whose
-        checkpoint contradicts its commits is refused unless it shall `trust_commits`.
+        - The table is imported as a whole or not at all, and compared with a replay of its log.
+        - The default `name` is the last part of the location.
+        - `progress` is called with the number of versions read so far, and of all.
+        - A log of `stage_from` commits or more (10,000 by default) is written in stages that no
+          reader sees. After an interruption, the same call continues with the next stage;
+          `discard_import` deletes them.
+        - With a Spark session in `spark`, its executors read and parse the commits.
+        - A log that names files outside the table, such as that of a shallow clone, is refused
+          unless they are below one of `allowed_roots`, which the catalog keeps with the table.
+        - A log whose checkpoint contradicts its commits is refused unless `trust_commits` is set.
         """
         from deltalakedb.importing.import_table import STAGE_FROM, default_name, import_table
 
@@ -412,13 +410,13 @@ class Lake:
         return Table(self.store, self._committer, self.mirror, record)
 
     def discard_import(self, location: str) -> bool:
-        """Forget what there is of an import that did not come to its end; False if nothing is."""
+        """Delete the stages of an interrupted import; False if there are none."""
         from deltalakedb.importing.stages import discard
 
         return discard(self.store, normalise_location(location))
 
     def open_storage(self, location: str) -> Storage:
-        """The objects below a location, with the storage options of this lake."""
+        """Open the object store at a location, with the storage options of this lake."""
         return open_storage(normalise_location(location), self.storage_options)
 
     @property
@@ -438,10 +436,9 @@ class Lake:
         return [Table(self.store, self._committer, self.mirror, record) for record in records]
 
     def drop_table(self, name: str, *, force: bool = False) -> None:
-        """Unregister a table: forget its log here. Its files and `_delta_log` stay.
+        """Remove a table from the catalog. Its files and its `_delta_log` stay.
 
-        Versions that are not published yet exist nowhere else: then it is refused, unless it is
-        `force`d.
+        A table with unpublished versions, which exist nowhere else, is refused without `force`.
         """
         require_flag("force", force)
         with self.store.write() as session:
@@ -469,7 +466,7 @@ class Lake:
     ) -> Exported:
         """Unregister a table, and leave an ordinary Delta table; see `Table.export`.
 
-        A table that was exported before is no error: the result is that of its export.
+        For a table that was exported before, the result is that of its export.
         """
         from deltalakedb.operations.export import exported
 
@@ -523,10 +520,10 @@ class Lake:
     # --- many tables ----------------------------------------------------------------------
 
     def sql(self, spark: Any, query: str) -> Any:
-        """Run SQL on Spark over tables of this lake, all of them at one instant; a DataFrame.
+        """Run a query on Spark over tables of this lake, at one instant; returns a DataFrame.
 
-        WHERE clauses choose the files in the catalog. Views and tables of the session can be named
-        too.
+        The catalog prunes files by WHERE clauses. The query may also name views and tables of the
+        session.
         """
         require_session("spark", spark)
         require_text("query", query)
@@ -534,9 +531,10 @@ class Lake:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction[TransactionTable]]:
-        """Change any number of tables, all or nothing, when the block ends without an error.
+        """A transaction over any number of tables, committed when the block ends without an error.
 
-        It sees all of them at one instant; what it reads of them must not be changed meanwhile.
+        It sees all tables at one instant. The commit is refused if a concurrent commit has changed
+        what the transaction has read.
         """
         transaction = self._begin()
         try:

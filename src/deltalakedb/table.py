@@ -77,9 +77,9 @@ if TYPE_CHECKING:
 class Table:
     """A handle on a registered table.
 
-    It remembers the version it last saw (opening it, a snapshot of the head, or a commit of its
-    own). New work starts from that version: what others committed since is checked by Delta's
-    conflict rules, and `refresh()` moves on.
+    It remembers the version that it last saw: when it was opened, by a snapshot of the head, or by
+    its own commit. New work starts from that version. Later commits of others are checked by
+    Delta's conflict rules; `refresh()` moves to the newest version.
 
     Any number of threads may share a handle. Each write is checked from the version that it was
     planned from, whatever other threads have seen or committed through the handle meanwhile. Only
@@ -107,7 +107,7 @@ class Table:
 
     @property
     def location(self) -> str:
-        """Where the data lies."""
+        """The folder or prefix of the data files and the log."""
         return self._record.location
 
     @property
@@ -122,14 +122,14 @@ class Table:
 
     @property
     def allowed_roots(self) -> tuple[str, ...]:
-        """Where files of the table may lie beside its location: see `allow_roots`."""
+        """Other locations that may hold files of the table: see `allow_roots`."""
         return self._record.allowed_roots
 
     def allow_roots(self, roots: Iterable[str]) -> tuple[str, ...]:
-        """Let files of the table lie below these locations too; all that are allowed now.
+        """Allow files of the table below these locations too; returns all allowed locations.
 
-        A path of the log that leads anywhere else is refused: it could name any file of this
-        machine and of its network. A shallow clone of this catalog may read its source.
+        A path of the log to any other location is refused: it could name any file of this machine
+        and its network. A shallow clone of this catalog may read its source.
         """
         allowed = root_locations(roots)
         with self._store.write() as session:
@@ -179,10 +179,10 @@ class Table:
         return snapshot
 
     def cached_snapshot(self) -> CachedSnapshot:
-        """The newest snapshot, whose files this handle holds in memory.
+        """The newest snapshot, with its files in memory.
 
-        Each call asks only for the head; when it has moved, only what was added and removed since
-        is read. It does not change what a commit of this handle starts from.
+        Each call reads the head; if it has moved, only the files added and removed since are read.
+        It does not change the version that this handle commits on.
         """
         return self._cache.newest(self._record)
 
@@ -195,10 +195,10 @@ class Table:
         since: datetime | str | None = None,
         until: datetime | str | None = None,
     ) -> list[VersionRecord]:
-        """The newest commits first, `limit` of them (None for all).
+        """The commits of the table, newest first, at most `limit` (None for all).
 
-        Only those of one operation or committer, or committed from `since` to `until` (both
-        included; a datetime or ISO 8601 text), where that is asked for.
+        They can be restricted to one operation or committer, and to the time from `since` to
+        `until` (both included; a datetime or ISO 8601 text).
         """
         most = NO_LIMIT if limit is None else min(require_whole("limit", limit), NO_LIMIT)
         wanted = _history_filter(operation, committer, since, until)
@@ -217,9 +217,9 @@ class Table:
         since: datetime | str | None = None,
         until: datetime | str | None = None,
     ) -> Iterator[VersionRecord]:
-        """All of these commits, newest first, in bounded memory.
+        """As `history`, without a limit and in bounded memory.
 
-        A connection is held from the first one until the iterator is exhausted, closed or
+        A connection is in use from the first commit until the iterator is exhausted, closed or
         collected.
         """
         wanted = _history_filter(operation, committer, since, until)
@@ -246,18 +246,18 @@ class Table:
     ) -> Committed:
         """Commit actions as one version, atomically; return that version.
 
-        Independent commits of others are rebased upon; a real conflict raises its class of
-        CommitConflictError and writes nothing. `base` is the snapshot that the actions start from:
-        every commit since is checked. Without it, that is the version this handle last saw, which
-        other threads that use the handle change.
+        The commit is rebased on independent commits of others. A conflict raises its class of
+        CommitConflictError, and writes nothing.
 
-        With `expected_version` the commit happens only on top of exactly that version. With
-        `app_txn=(app_id, version)` it happens at most once: a version that is recorded already
-        gives a result with `already_committed`. `read` is the read set of the actions (empty by
-        default), `enforced` are the kinds of constraint that the caller has checked the data
-        against. `replaces_all` states that every file which is live afterwards fits the
-        metadata of this commit, however that has changed: the commit replaces all files, or goes
-        back to an earlier version.
+        - `base` is the snapshot that the actions start from: every later commit is checked. The
+          default is the version that this handle last saw, which other threads may change.
+        - `expected_version` allows the commit on top of exactly that version only.
+        - `app_txn=(app_id, version)` commits at most once: if that version is recorded already, the
+          result has `already_committed`.
+        - `read` is the read set of the actions, empty by default.
+        - `enforced` names the kinds of constraint that the caller has checked the data against.
+        - `replaces_all` states that all files that are live afterwards fit the metadata of this
+          commit: it replaces all files, or goes back to an earlier version.
         """
         require_flag("replaces_all", replaces_all)
         state = self._started_from(base)
@@ -295,8 +295,8 @@ class Table:
     ) -> Committed:
         """Add rows: a pyarrow Table, reader or dataset, a polars or pandas frame, a list of dicts.
 
-        Columns are matched by name; with `merge_schema` those that the table lacks are added to it.
-        NOT NULL and CHECK constraints are enforced, and files get exact statistics. With `app_txn`
+        Columns are matched by name; with `merge_schema`, missing columns are added to the table.
+        NOT NULL and CHECK constraints are enforced, and files get exact statistics. With `app_txn`,
         the rows are added at most once. `user_metadata` is a note in the history.
         """
         commit = append(
@@ -330,12 +330,13 @@ class Table:
         user_metadata: str | None = None,
         target_bytes: int | None = None,
     ) -> Committed:
-        """Replace all rows, or with `where` those that fulfil it, which the new rows must do too.
+        """Replace all rows, or with `where` the rows that fulfil a condition.
 
-        Files that have nothing but such rows are removed; others are rewritten without them.
-        With `dynamic` the partitions that the new rows are in are replaced, and no others. With
-        `overwrite_schema` the table gets the columns of the new rows, and with `partition_by` other
-        partitions too.
+        - New rows have to fulfil `where` too. Files in which all rows fulfil it are removed; others
+          are rewritten without these rows.
+        - `dynamic` replaces only the partitions of the new rows.
+        - `overwrite_schema` replaces the columns of the table by those of the new rows, and with
+          `partition_by` its partition columns too.
         """
         commit = overwrite(
             self.snapshot(),
@@ -405,9 +406,9 @@ class Table:
         return self.submit(alter.upgrade_protocol(self._record, self._base(), features))
 
     def drop_feature(self, name: str) -> Committed:
-        """Take a feature that nothing of the table uses out of its protocol.
+        """Drop a feature that the table does not use from its protocol.
 
-        Features that readers have to know stay: older versions may need them.
+        Reader features stay: older versions may need them.
         """
         require_text("name", name)
         now = self.snapshot()
@@ -442,7 +443,7 @@ class Table:
         )
 
     def rename(self, name: str) -> Committed:
-        """Give the table another name."""
+        """Rename the table."""
         committed = self.submit(alter.rename(self._record, self._base(), name))
         with self._store.read() as session:
             record = self._store.table_by_name(session, name)
@@ -467,8 +468,8 @@ class Table:
         """Rewrite small files as large ones, in the partitions for which `where` is true.
 
         New files have about `target_bytes` (1 GB); files of that size stay as they are. `run`
-        rewrites groups of files elsewhere than in this process. `progress` is called with the
-        number of groups rewritten so far, and of all.
+        rewrites groups of files outside of this process. `progress` is called with the number of
+        groups rewritten so far, and of all.
         """
         from deltalakedb.operations.compact import compact
 
@@ -497,8 +498,8 @@ class Table:
         The default is the table's `delta.deletedFileRetentionDuration`, a week unless it is set. A
         shorter retention is refused without `allow_short_retention`: readers of older versions, and
         writers that have not committed yet, would lose their files. With `dry_run` nothing is
-        deleted. `progress` is called with the number of files deleted so far, and of all; one with
-        a method `phase` hears of the steps before it, too (see `deltalakedb.progress`).
+        deleted. `progress` is called with the number of files deleted so far, and of all; for the
+        steps before, see `deltalakedb.progress`.
         """
         from deltalakedb.operations.vacuum import vacuum
 
@@ -516,8 +517,8 @@ class Table:
     ) -> Restore:
         """Commit a version that equals the table at `version` or `timestamp`.
 
-        A conflict is raised if another writer commits meanwhile. Files of the old version that
-        vacuum has deleted are an error, before anything is committed.
+        A concurrent commit is a conflict. If vacuum has deleted files of that version, the restore
+        fails before anything is committed.
         """
         from deltalakedb.operations.restore import restore
 
@@ -546,13 +547,15 @@ class Table:
         verify: bool = True,
         progress: Progress | None = None,
     ) -> Exported:
-        """Unregister the table, and leave an ordinary Delta table that any engine may write to.
+        """Remove the table from the catalog; any engine may write to it afterwards.
 
-        Everything is published, compared with the log (unless `verify` is False) and checkpointed;
-        nothing is deleted. Features that the table does not need, in-commit timestamps first, are
-        dropped in a last commit, unless `drop_features` is False. An obstacle is a MirrorError, and
-        the table stays. Calling `lake.export` again completes an export that was interrupted.
-        `import_table` takes the table back, with all its versions.
+        - All versions are published, compared with the log (unless `verify` is False) and
+          checkpointed. Nothing is deleted.
+        - A last commit drops in-commit timestamps and unused features, unless `drop_features` is
+          False.
+        - If the table cannot be exported, a MirrorError is raised, and it stays in the catalog.
+        - `lake.export` completes an interrupted export. `import_table` brings the table back, with
+          all its versions.
         """
         from deltalakedb.operations.export import export_table
 
@@ -573,11 +576,12 @@ class Table:
     def verify(self, *, spark: Any = None, progress: Progress | None = None) -> Verification:
         """Compare the table with its `_delta_log`: digests of all commits, states, checkpoints.
 
-        Nothing is changed, and other processes may go on. The result lists everything that was
-        compared and every difference, by version and object; `ok` is the short answer. `progress`
-        is called with the number of versions compared so far, and of all; one with a method
-        `phase` hears of everything else that is compared, too (`deltalakedb.progress`). With a
-        Spark session its executors read the log of a huge table; the result is the same.
+        - Nothing is changed, and other processes may continue.
+        - The result has the number of objects compared and every difference, by version and object;
+          `ok` is true if no reader is affected.
+        - `progress` is called with the number of versions compared so far, and of all; for other
+          steps, see `deltalakedb.progress`.
+        - With a Spark session, its executors read the log; the result is the same.
         """
         from deltalakedb.mirror.log_reader import LogReader
         from deltalakedb.mirror.verify import verify_table
@@ -611,11 +615,11 @@ class Table:
         )
 
     def adopt(self) -> Adopted:
-        """Make commits that another writer put into `_delta_log` versions of the catalog.
+        """Adopt the commits of other writers in `_delta_log` as versions of the catalog.
 
-        They are adopted if they apply cleanly: they follow the newest version, no version of ours
-        waits to be published, and each keeps the rules. Otherwise nothing is changed, and
-        AdoptionRefusedError says why. The files stay as they are.
+        They have to follow the newest version, all versions of the catalog have to be published,
+        and each commit has to obey the rules. Otherwise AdoptionRefusedError is raised, and nothing
+        is changed. The files stay as they are.
         """
         from deltalakedb.importing.adopt import adopt
 
@@ -636,10 +640,11 @@ class Table:
     ) -> Expired:
         """Move old versions out of the catalog, into Parquet files at `archive`.
 
-        Versions since `older_than` ago stay: a timedelta, text such as '30 days', or a datetime;
-        by default the table's `delta.logRetentionDuration`. So do versions that are not published.
-        Nothing is deleted before the archive is complete. With `dry_run` nothing is written: the
-        result lists the versions. With a Spark session its executors write the archive.
+        - Versions since `older_than` stay: a timedelta, text such as '30 days', or a datetime; by
+          default the table's `delta.logRetentionDuration`. So do unpublished versions.
+        - Nothing is deleted before the archive is complete.
+        - With `dry_run` nothing is written; the result lists the versions.
+        - With a Spark session, its executors write the archive.
         """
         from deltalakedb.retention.expire import expire_table
 
@@ -660,10 +665,10 @@ class Table:
         )
 
     def restore_expired(self, archive: str) -> Restored:
-        """Bring expired versions back from `archive`: the location that `expire` wrote to.
+        """Restore expired versions from `archive`, the location that `expire` wrote to.
 
-        All that precede the oldest version of the table come back; with the folder of one run only
-        those of that run. Archives are read, not changed.
+        All versions before the oldest one of the table are restored, or only those of one run if
+        `archive` is its folder. Archives are not changed.
         """
         from deltalakedb.retention.restore import restore_expired
 

@@ -33,7 +33,7 @@ class TransactionTable:
         read: ReadSet | None = None,
         enforced: Iterable[str] = (),
     ) -> None:
-        """Add actions to this table's part of the transaction."""
+        """Add actions to the commit of this table."""
         if app_txn is not None:
             check_app_txn(app_txn)
         part = self._part
@@ -60,7 +60,7 @@ class TransactionTable:
         user_metadata: str | None = None,
         target_bytes: int | None = None,
     ) -> None:
-        """Add rows, when the transaction is committed; see `Table.append`."""
+        """Add rows when the transaction is committed; see `Table.append`."""
         part = self._part
         with part.lock:
             commit = append(
@@ -89,9 +89,9 @@ class TransactionTable:
         user_metadata: str | None = None,
         target_bytes: int | None = None,
     ) -> None:
-        """Replace rows, when the transaction is committed; see `Table.overwrite`.
+        """Replace rows when the transaction is committed; see `Table.overwrite`.
 
-        Rows that this transaction has added before are replaced like those of the table.
+        Rows that this transaction has added before are replaced too.
         """
         part = self._part
         with part.lock:
@@ -118,8 +118,8 @@ class TransactionTable:
     def snapshot(self) -> Snapshot:
         """The table at the instant that this transaction sees.
 
-        Rows that the transaction itself has added or replaced are not in it before the commit.
-        Reads of it count: rows and files, by the condition that they are asked for with, and their
-        number. If others have changed that meanwhile, the commit is refused.
+        It does not have the transaction's own changes. Its reads count: rows and files, by their
+        condition, and the number of files. If a concurrent commit has changed what was read, the
+        commit is refused.
         """
         return self._part.snapshot()

@@ -344,7 +344,7 @@ class SqliteDialect(Dialect):
                 f"{self.url.display} cannot be used in this process",
                 why="It was forked while its parent had the catalog open: in the middle of a "
                 "listing, or of work of another thread",
-                fix="Fork when no listing is read half; or start processes with "
+                fix="Fork when no listing is half read, or start processes with "
                 "multiprocessing.get_context('spawn') or 'forkserver'",
             )
 

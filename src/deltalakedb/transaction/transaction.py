@@ -1,11 +1,11 @@
 """Commits of many tables that become visible together, and reads of one instant.
 
-The first table that is asked for fixes an instant: the transaction sees every table as it was then,
-whatever is committed meanwhile. What it reads of them counts: the commit is refused where others
-have changed it, by Delta's conflict rules and the isolation level of each table.
+The first table fixes an instant: the transaction sees every table as it was then. Its reads count:
+the commit is refused if a concurrent commit has changed what was read, by Delta's conflict rules
+and the isolation level of each table.
 
-Several writes of one table follow one another, as if each had been committed: an overwrite also
-replaces rows that the transaction itself has added before. They are combined to one commit.
+Several writes to one table build on one another: an overwrite also replaces rows that the
+transaction itself has added. They are combined into one commit.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ Handle = TypeVar("Handle")
 
 @dataclass(slots=True)
 class Part:
-    """One table's part of a transaction; `lock` is held while something is added to it."""
+    """The changes and reads of one table in a transaction; `lock` is held during a change."""
 
     store: Store
     opened: OpenedTable
@@ -92,12 +92,12 @@ class Part:
     # --- reading --------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """The table at the instant of the transaction; reads of it are remembered."""
+        """The table at the instant of the transaction; its reads are recorded."""
         self.seen.append(ReadSet())
         return watched(self._at_start(), self._saw)
 
     def pending(self) -> Snapshot:
-        """The table with everything that was added so far: what the next write starts from."""
+        """The table with all changes so far, which is the base of the next write."""
         return pending(self._at_start(), self.commit.actions, self.files)
 
     def reads(self) -> list[ReadSet]:
@@ -106,11 +106,11 @@ class Part:
         return self.seen if self.commit.actions or own is NOTHING else [*self.seen, own]
 
     def _at_start(self) -> Snapshot:
-        """The table before any write; reads of it are those of the write that makes them."""
+        """The table before any write; its reads are those of the write, and not recorded."""
         return snapshot_of(self.store, self.table, self.opened)
 
     def _saw(self, predicate: Predicate, paths: Iterable[str]) -> None:
-        """Remember a read: its condition, and the files that were listed for it."""
+        """Record a read: its condition, and the files that were listed for it."""
         if any(read.whole_table for read in self.seen):
             return
         if predicate == EVERYTHING:
@@ -127,7 +127,7 @@ class Part:
         self.commit = combine(self.commit, commit)
 
     def follow(self, commit: Commit, *, replaces_rows: bool = False) -> None:
-        """Add a write that was planned from `pending`; where it is refused nothing changes."""
+        """Add a write that was planned from `pending`; nothing changes if it is refused."""
         try:
             combined = self._followed_by(commit, replaces_rows=replaces_rows)
         except DeltaLakeDbError:
@@ -208,7 +208,7 @@ class Part:
 class Transaction(Generic[Handle]):
     """Commits of many tables that become visible together, and reads of one instant.
 
-    Any number of threads may add to it; what they add to the same table follows one another.
+    Any number of threads may use it; their changes to one table are applied one after another.
     """
 
     def __init__(
@@ -235,8 +235,8 @@ class Transaction(Generic[Handle]):
         """A table to read or change in this transaction.
 
         The first call fixes the instant that the whole transaction sees: each table is at the
-        version that it had then, however late it is asked for. What others commit later is checked
-        by Delta's conflict rules, against what this transaction changes and has read.
+        version that it had then. Later commits of others are checked by Delta's conflict rules,
+        against the changes and reads of this transaction.
         """
         self._check_process()
         with self._store.read() as session:
@@ -252,7 +252,7 @@ class Transaction(Generic[Handle]):
         return self._handle(part)
 
     def _version(self, session: Session, table: TableRecord) -> int:
-        """The version of a table at the instant of the transaction, which the first one fixes."""
+        """The version of a table at the instant of the transaction; the first call fixes it."""
         with self._fixing:
             if self._heads is None:
                 self._heads = self._store.all_heads(session)
@@ -282,17 +282,17 @@ class Transaction(Generic[Handle]):
         self._process.check("The transaction", "Begin one in the process that commits it")
 
     def discard(self) -> None:
-        """Delete the files that were staged for it: no commit will name them."""
+        """Delete the staged files of the transaction, which no commit names."""
         if not self._process.is_this:
             return  # the parent commits them
         self._committer.discard(part.commit for part in self._open.values())
         self._open.clear()
 
     def commit(self) -> None:
-        """Commit every changed table in one database transaction, and check what was read.
+        """Commit every changed table in one database transaction, and check the reads.
 
-        A transaction that changes nothing has nothing to check: it saw one instant. Where it is
-        refused its staged files are deleted.
+        A transaction without changes is not checked: it saw one instant. If the commit is refused,
+        its staged files are deleted.
         """
         self._check_process()
         parts = list(self._open.values())
