@@ -34,10 +34,10 @@ def require_text(name: str, value: object, *, fix: str = "") -> str:
     return value
 
 
-def optional_text(name: str, value: object, *, fix: str = "") -> str | None:
+def optional_text(name: str, value: object) -> str | None:
     """Require text, possibly empty, or None."""
     if value is not None and not isinstance(value, str):
-        refuse(name, value, "a string", fix=fix)
+        refuse(name, value, "a string")
     return value
 
 

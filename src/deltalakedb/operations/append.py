@@ -109,7 +109,6 @@ def check_write(
     app_txn: object = None,
     user_metadata: object = None,
     target_bytes: object = None,
-    partition_by: object = None,
     **flags: object,
 ) -> None:
     """Refuse arguments of a write that are of the wrong type, before anything is staged."""
@@ -117,8 +116,6 @@ def check_write(
         check_app_txn(app_txn)
     optional_text("user_metadata", user_metadata)
     optional_whole("target_bytes", target_bytes, least=1)
-    if partition_by is not None:
-        require_texts("partition_by", partition_by)
     require_flags(**flags)
 
 
