@@ -15,6 +15,7 @@ from deltalakedb.storage import Storage
 from deltalakedb.store.dialect import Session
 from deltalakedb.store.duckdb import DuckdbSession
 from deltalakedb.store.postgres import PostgresSession
+from deltalakedb.store.postgres_connection import PostgresConnection
 from deltalakedb.store.sqlite import SqliteSession
 from deltalakedb.store.url import Engine
 
@@ -23,7 +24,7 @@ _SESSIONS: Mapping[Engine, type[Session]] = {
     "sqlite": SqliteSession,
     "duckdb": DuckdbSession,
 }
-_WRITES = ("execute_count", "insert", "insert_columns")
+_WRITES = ("take_head", "execute_count", "insert", "insert_columns")
 _STATEMENTS = ("execute", *_WRITES)
 _STORAGE_WRITES = ("put", "put_if_absent", "settle", "update", "delete_many")
 _STORAGE = ("get", "head", *_STORAGE_WRITES)
@@ -69,6 +70,19 @@ class KillPoints:
         session = _SESSIONS[engine]
         for name in _WRITES if writes_only else _STATEMENTS:
             setattr(session, name, self._before(getattr(session, name), "statement"))
+        if engine == "postgres":
+            self._watch_pipelines()
+
+    def _watch_pipelines(self) -> None:
+        """Make a point of every statement of a pipeline, when those before it have been sent."""
+        queue = PostgresConnection._queue
+
+        def counted(connection: PostgresConnection, *arguments: Any) -> int:
+            connection.pgconn.flush()
+            self.reach("statement of a pipeline")
+            return queue(connection, *arguments)
+
+        PostgresConnection._queue = counted  # type: ignore[method-assign]
 
     def watch_storage(self, *, writes_only: bool = False) -> None:
         """Make a point before and after every call of an object store, or those that write."""

@@ -85,6 +85,53 @@ def check_folder(url: CatalogUrl) -> None:
         )
 
 
+class Take(NamedTuple):
+    """A commit that is to take the head of its table."""
+
+    table_id: str
+    base: int
+    """The version that the commit starts from."""
+    last: int
+    """The newest version that `Taken.since` may go up to."""
+    commit_uuid: str
+    paths: Sequence[str]
+    """The paths whose live files the commit has to know."""
+    unless_drifted: bool
+
+
+class Since(NamedTuple):
+    """The commits after the base of a commit, up to `Take.last`."""
+
+    commits: int
+    first: int
+    others: int
+    """How many of them do anything but add files."""
+    own: int
+    """How many have the UUID of the commit: one, if an earlier try of it was committed."""
+    drifts: int
+    """Not 0 where the log of the table holds commits that are not from here."""
+    version: int
+    committed_at: int
+    counts: tuple[int, ...]
+
+    @classmethod
+    def from_row(cls, row: Iterable[Any]) -> Since:
+        """The row of the query commits_since."""
+        commits, first, others, own, drifts, version, committed_at, *counts = map(int, row)
+        return cls(commits, first, others, own, drifts, version, committed_at, tuple(counts))
+
+
+class Taken(NamedTuple):
+    """The head of a table that a commit has taken, until its transaction ends."""
+
+    version: int | None
+    """The version that the commit becomes; None if the table is missing or has drifted."""
+    since: Since | None = None
+    """The commits of others in between; None where there are none."""
+    live: dict[tuple[str, str], int] | None = None
+    """The live files of `Take.paths`, if they were looked up: (path, dv_id) and size."""
+
+
 class Session(ABC):
     """One open transaction. UUIDs and JSON come back as text, lists as lists or JSON text."""
 
@@ -192,6 +239,26 @@ class Session(ABC):
             paths=self.array([path for path, _ in keys]),
             dv_ids=self.array([dv_id for _, dv_id in keys]),
         )
+
+    def take_head(self, take: Take) -> Taken:
+        """Move the head of a table to the next version, and hold it until the transaction ends."""
+        advance = "advance_sound_head" if take.unless_drifted else "advance_head"
+        table_id, base = take.table_id, take.base
+        if self.changed(advance, table_id=table_id, expected=base, version=base + 1):
+            return Taken(base + 1)
+        head = self.one("lock_head", table_id=table_id)
+        if head is None or not self.changed(
+            advance, table_id=table_id, expected=head[0], version=head[0] + 1
+        ):
+            return Taken(None)
+        row = self.one(
+            "commits_since",
+            table_id=table_id,
+            version=base,
+            last=take.last,
+            commit_uuid=take.commit_uuid,
+        )
+        return Taken(head[0] + 1, None if row is None else Since.from_row(row))
 
     def open_version(
         self,
@@ -325,6 +392,10 @@ class Dialect(ABC):
         Waits for other writers up to the URL's timeout. Raises CommitOutcomeUnknownError when the
         answer to COMMIT was lost.
         """
+
+    def begin_commit(self, take: Take) -> _SessionContext:  # noqa: ARG002 - for servers
+        """As `write`, for a transaction that begins with `take_head(take)`."""
+        return self.write()
 
     def ask(self, question: Callable[[Session], T]) -> T:
         """What `question` finds with one statement that reads; it may be asked twice."""

@@ -9,8 +9,10 @@ Differences from the other engines, and why:
   copies of what a JSON column holds exactly have numbers at all.
 - Waiting for a lock ends by `lock_timeout`; idle connections may be dead after a server restart, so
   a transaction that cannot even begin is begun again on a new connection.
-- More than a few rows go in by COPY. Statements that do not wait for each other's answers share a
-  round trip (`batch`).
+- More than a few rows go in by COPY. The few rows of a `batch` are sent with the next statement, or
+  with COMMIT: an error that they cause is raised there.
+- A small commit takes two round trips: BEGIN, the head, the commits of others and the live files in
+  the first, all its rows and COMMIT in the second.
 - Plans are cached, and a plan for a small relation may scan all of it for each path of a
   commit once it is large. Statements here select rows by key, so plans that scan whole relations
   are disabled. (Listings go through ADBC, on connections of their own.)
@@ -44,7 +46,10 @@ from deltalakedb.store.dialect import (
     Dialect,
     Row,
     Session,
+    Since,
     T,
+    Take,
+    Taken,
     Transaction,
     Translated,
     Translating,
@@ -61,7 +66,10 @@ try:
 
     from deltalakedb.store.postgres_connection import (
         PostgresConnection,
+        Statement,
         is_forbidden,
+        raise_failed,
+        rows_of,
         translate,
         unreachable,
     )
@@ -100,8 +108,55 @@ class PostgresSession(Session):
     engine: ClassVar[Engine] = "postgres"
 
     def __init__(self, connection: PostgresConnection, translated: Translated) -> None:
-        self._connection = connection
+        self._open = connection
         self._translated = translated
+        self._is_batch = False
+        self._take: Take | None = None
+        self._taken: Taken | None = None
+        self.unsent: list[Statement] = []
+        """Inserts that are sent with the next statement, or with COMMIT."""
+
+    @property
+    def _connection(self) -> PostgresConnection:
+        """The connection, which has received all statements up to now."""
+        if self.unsent:
+            unsent, self.unsent = self.unsent, []
+            with self._translated():
+                raise_failed(self._open.together(unsent))
+        return self._open
+
+    def begin(self, begin: LiteralString, take: Take) -> None:
+        """Begin the transaction and take the head of a table, in one round trip."""
+        self._taken = self._take_head(take, Statement(begin.encode()))
+        self._take = take
+
+    def take_head(self, take: Take) -> Taken:
+        if self._taken is not None and self._take is take:
+            return self._taken
+        return self._take_head(take)
+
+    def _take_head(self, take: Take, *first: Statement) -> Taken:
+        encoding = self._open.encoding
+        params = {
+            "table_id": take.table_id.encode(),
+            "version": b"%d" % take.base,
+            "last": b"%d" % take.last,
+            "commit_uuid": take.commit_uuid.encode(),
+            "paths": _list_text(take.paths).encode(encoding),
+        }
+        names = ("take_sound_head" if take.unless_drifted else "take_head", *_AFTER_HEAD)
+        with self._translated():
+            results = raise_failed(
+                self._connection.together([*first, *(_statement(name, params) for name in names)])
+            )
+        head, since, live = (rows_of(result, encoding) for result in results[-len(names) :])
+        if not head:
+            return Taken(None)
+        return Taken(int(head[0][0]), Since.from_row(since[0]) if since else None, self._live(live))
+
+    def _live(self, rows: Sequence[Sequence[str]]) -> dict[tuple[str, str], int]:
+        decode = self.decode_text
+        return {(decode(path), decode(dv_id)): int(size) for path, dv_id, size in rows}
 
     def execute(self, sql: str, params: Mapping[str, object]) -> list[Row]:
         with self._translated():
@@ -121,9 +176,15 @@ class PostgresSession(Session):
     def script(self, sql: str) -> None:
         with self._translated():
             self._connection.execute(_literal(sql))
+            # For statements that change the schema, psycopg drops whatever is prepared.
+            self._connection.forget_prepared()
 
     def insert(self, relation: Relation, rows: Sequence[Row]) -> None:
         way = _way_in(relation)
+        if self._is_batch and len(rows) <= _FEW_ROWS:
+            encoding = self._open.encoding
+            self.unsent += [way.statement(row, encoding) for row in rows]
+            return
         rows = [_encode_row(row, way.coded) for row in rows]
         with self._translated(), self._connection.cursor() as cursor:
             if len(rows) == 1:
@@ -165,8 +226,11 @@ class PostgresSession(Session):
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        with self._connection.pipeline():
+        self._is_batch = True
+        try:
             yield
+        finally:
+            self._is_batch = False
 
     def read_all(self) -> None:
         self.script(
@@ -186,6 +250,7 @@ class PostgresSession(Session):
                     copy.write_row(encoded)
             cursor.execute(load_queries("postgres")["write_keys"])
             cursor.execute("DROP TABLE dl_incoming_keys")
+            self._connection.forget_prepared()  # as in `script`
 
     def close_files(self, table_id: str, version: int, keys: Sequence[tuple[str, str]]) -> int:
         rows = [
@@ -217,21 +282,81 @@ class _WayIn:
     insert: LiteralString
     copy: LiteralString
     coded: tuple[tuple[int, Kind], ...]
+    text: bytes
+    formats: tuple[int, ...] | None
+    dumps: tuple[Callable[[Any, str], bytes], ...]
+
+    def statement(self, row: Row, encoding: str) -> Statement:
+        """The insert of a row as it is sent."""
+        params = [
+            None if value is None else dump(value, encoding)
+            for dump, value in zip(self.dumps, row, strict=True)
+        ]
+        return Statement(self.text, params, self.formats)
 
 
 @cache
 def _way_in(relation: Relation) -> _WayIn:
     columns = ", ".join(relation.columns)
+    into = f"INSERT INTO {relation.name} ({columns}) VALUES"
     marks = ", ".join(["%s"] * len(relation.columns))
+    numbers = ", ".join(f"${n}" for n in range(1, len(relation.columns) + 1))
+    formats = tuple(int(kind is Kind.BYTES) for kind in relation.kinds)
     return _WayIn(
-        _literal(f"INSERT INTO {relation.name} ({columns}) VALUES ({marks})"),  # noqa: S608
+        _literal(f"{into} ({marks})"),
         _literal(f"COPY {relation.name} ({columns}) FROM STDIN"),
         tuple(
             (position, kind)
             for position, kind in enumerate(relation.kinds)
             if kind in (Kind.TEXT, Kind.MAP, Kind.LIST)
         ),
+        f"{into} ({numbers})".encode(),
+        formats if any(formats) else None,
+        tuple(_DUMPS.get(kind, str.encode) for kind in relation.kinds),
     )
+
+
+_DUMPS: Mapping[Kind, Callable[[Any, str], bytes]] = {
+    Kind.TEXT: lambda value, encoding: _encode(value).encode(encoding),
+    Kind.INT: lambda value, _: b"%d" % value,
+    Kind.BOOL: lambda value, _: b"t" if value else b"f",
+    Kind.MAP: lambda value, encoding: _encode_map(value).encode(encoding),
+    Kind.LIST: lambda value, encoding: _list_text(value).encode(encoding),
+    Kind.BYTES: lambda value, _: bytes(value),
+}
+# The other kinds are texts that need no encoding.
+
+
+def _list_text(values: Sequence[str]) -> str:
+    """A list of strings as Postgres writes an array."""
+    quoted = [_encode(value).replace("\\", "\\\\").replace('"', '\\"') for value in values]
+    return '{"' + '","'.join(quoted) + '"}' if quoted else "{}"
+
+
+_AFTER_HEAD = ("commits_since", "live_among")
+_PARAMETER = re.compile(r"%\(([a-z_]+)\)s|%%")
+
+
+@cache
+def _numbered(query: str) -> tuple[bytes, tuple[str, ...]]:
+    """A named query with parameters $1, $2, …, and their names in that order."""
+    names: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        name = match[1]
+        if name is None:
+            return "%"
+        if name not in names:
+            names.append(name)
+        return f"${names.index(name) + 1}"
+
+    text = _PARAMETER.sub(number, load_queries("postgres")[query])
+    return text.encode(), tuple(names)
+
+
+def _statement(query: str, params: Mapping[str, bytes]) -> Statement:
+    text, names = _numbered(query)
+    return Statement(text, [params[name] for name in names])
 
 
 def _literal(text: str) -> LiteralString:
@@ -297,12 +422,22 @@ def _is_numeric(value: Decimal) -> bool:
 
 
 _Translating = Mapping[type[CatalogConnectionLostError], Translating]
+_COMMIT = Statement(b"COMMIT")
+_ROLLBACK = Statement(b"ROLLBACK")
 
 
 class _Transaction(Transaction[PostgresConnection, PostgresSession]):
     """A transaction that starts with `begin`."""
 
-    __slots__ = ("_begin", "_clock", "_lost_at_commit", "_translating", "_url")
+    __slots__ = (
+        "_begin",
+        "_clock",
+        "_lost_at_commit",
+        "_session",
+        "_take",
+        "_translating",
+        "_url",
+    )
 
     def __init__(
         self,
@@ -313,8 +448,10 @@ class _Transaction(Transaction[PostgresConnection, PostgresSession]):
         lost_at_commit: type[CatalogConnectionLostError],
         *,
         clock: RemoteClock,
+        take: Take | None = None,
     ) -> None:
         super().__init__(pool)
+        self._take = take
         self._url = url
         self._begin = begin
         self._translating = translating
@@ -333,12 +470,21 @@ class _Transaction(Transaction[PostgresConnection, PostgresSession]):
     def _try(self) -> PostgresSession:
         connection = self._connection = self._pool.acquire(self)
         translating = self._translating[CatalogConnectionLostError]
+        # A session must not keep its transaction: the pool waits for that to be collected.
+        session = self._session = PostgresSession(connection, lambda: translating)
+        take = self._take
+        if take is not None and not connection.is_pooled and not self._clock.is_due():
+            try:
+                session.begin(self._begin, take)
+            except DeltaLakeDbError:
+                self._rollback()
+                raise
+            return session
         with translating:
             connection.begin(self._begin)
             if self._clock.is_due():
                 self._read_clock()
-        # A session must not keep its transaction: the pool waits for that to be collected.
-        return PostgresSession(connection, lambda: translating)
+        return session
 
     def _read_clock(self) -> None:
         """Read the clock of the server here, so that no transaction waits for it."""
@@ -348,14 +494,21 @@ class _Transaction(Transaction[PostgresConnection, PostgresSession]):
             self._clock.set(int(row[0]), asked_at=asked_at)
 
     def _commit(self) -> None:
+        # Until all that was not sent is answered, what fails is not the COMMIT.
+        lost: type[CatalogConnectionLostError] = self._lost_at_commit
+        statements = [*self._session.unsent, _COMMIT]
         try:
-            with self._translating[self._lost_at_commit]:
-                # COMMIT after a failed statement succeeds, as a rollback; see its command tag.
-                answer = self._connection.execute("COMMIT").statusmessage
+            with self._translating[lost]:
+                results = self._connection.together(statements)
+            if len(results) < len(statements):
+                lost = CatalogConnectionLostError  # an insert has failed
+            with self._translating[lost]:
+                raise_failed(results)
         except DeltaLakeDbError:
             self._rollback()
             raise
-        if answer != "COMMIT":
+        # COMMIT after a failed statement succeeds, as a rollback; see its command tag.
+        if results[-1].command_status != b"COMMIT":
             raise CatalogError(
                 f"{self._url.display} rolled a transaction back instead of committing it",
                 why="A statement inside it had failed",
@@ -363,9 +516,11 @@ class _Transaction(Transaction[PostgresConnection, PostgresSession]):
             )
 
     def _rollback(self) -> None:
+        self._session.unsent.clear()
         if self._connection.info.transaction_status != pq.TransactionStatus.IDLE:
             with suppress(psycopg.Error):
-                self._connection.execute("ROLLBACK")
+                # Not by a cursor: psycopg would drop all statements that are prepared.
+                self._connection.together([_ROLLBACK])
 
     def _translate(self, error: BaseException) -> None:
         if isinstance(error, psycopg.Error):
@@ -488,24 +643,19 @@ class PostgresDialect(Dialect):
         """READ COMMITTED; the compare-and-set of a head waits for the writer before it."""
         return self._transaction(_BEGIN_WRITE, CommitOutcomeUnknownError, self._pool)
 
+    def begin_commit(self, take: Take) -> AbstractContextManager[Session]:
+        return self._transaction(_BEGIN_WRITE, CommitOutcomeUnknownError, self._pool, take)
+
     def _transaction(
         self,
         begin: LiteralString,
         lost_at_commit: type[CatalogConnectionLostError],
         pool: Pool[PostgresConnection],
+        take: Take | None = None,
     ) -> _Transaction:
         return _Transaction(
-            pool, self.url, begin, self._translating, lost_at_commit, clock=self._clock
+            pool, self.url, begin, self._translating, lost_at_commit, clock=self._clock, take=take
         )
-
-    def _read_clock(self, connection: psycopg.Connection[Row]) -> None:
-        """Read the server's clock where that is due, so that no transaction has to wait for it."""
-        if not self._clock.is_due():
-            return
-        asked_at = time.monotonic()
-        row = connection.execute(_literal(load_queries("postgres")["clock"])).fetchone()
-        if row is not None:
-            self._clock.set(int(row[0]), asked_at=asked_at)
 
     def _translated(
         self, lost: type[CatalogConnectionLostError] = CatalogConnectionLostError

@@ -5,6 +5,8 @@
   not know the statement, the connection is closed and counts as lost.
 - Behind a pooler (PgBouncer) each transaction can be another session of the server. Then settings
   are set per transaction, and no statement is prepared.
+- `together` sends statements in one round trip, by libpq's pipeline mode: psycopg's own costs more
+  than the round trips that it saves. Their parameters are in the formats of the protocol already.
 - Errors are classified by SQLSTATE, for both drivers.
 - Notifications of new work are optional: a lost one costs a worker the rest of its pause, so
   sending and listening never raise when the server is away.
@@ -14,13 +16,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, Final, LiteralString, NoReturn, Self, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    LiteralString,
+    NamedTuple,
+    NoReturn,
+    Self,
+    TypeVar,
+)
 
 import psycopg
-from psycopg import Connection, Error, OperationalError, sql
-from psycopg.errors import ProtocolViolation
+from psycopg import Connection, Error, OperationalError, generators, sql
+from psycopg.errors import ProtocolViolation, error_from_result
+from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.types.string import TextLoader
 
 from deltalakedb.errors import (
@@ -42,6 +54,7 @@ from deltalakedb.store.roles import MAKE_ROLES, MIRROR, READER, WRITER
 
 if TYPE_CHECKING:
     from psycopg.abc import PQGen
+    from psycopg.pq.abc import PGconn, PGresult
 
     from deltalakedb.store.roles import Rights
     from deltalakedb.store.url import CatalogUrl
@@ -53,6 +66,8 @@ _GRACE_SECONDS: Final = 0.5
 _PROBES: Final = 3
 # libpq takes 0 and 1 for 2 seconds and for ever.
 _LEAST_OF_LIBPQ: Final = 2
+# A prepared statement that the session does not have.
+_NOT_PREPARED: Final = b"26000"
 _PLANNER: Final = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin")
 
 
@@ -76,12 +91,28 @@ def driver_options(url: CatalogUrl) -> dict[str, str]:
     return {name: value for name, value in defaults.items() if name not in url.options}
 
 
+class Statement(NamedTuple):
+    """A statement with the parameters $1, $2, … as the protocol has them."""
+
+    text: bytes
+    params: Sequence[bytes | None] | None = None
+    formats: Sequence[int] | None = None
+    """0 for a parameter that is text, 1 for bytes; None if all are text."""
+
+
 class PostgresConnection(Connection[Row]):
     """A connection in autocommit mode; see the module."""
 
     url: CatalogUrl
     is_pooled = False
     """Whether a pooler is in between."""
+    encoding = "utf-8"
+    """That of texts which are sent."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._prepared_names: dict[bytes, bytes] = {}
+        self._num_prepared = 0
 
     @classmethod
     def reach(cls, url: CatalogUrl) -> Self:
@@ -104,6 +135,7 @@ class PostgresConnection(Connection[Row]):
 
     def configure(self) -> None:
         """Set what the catalog needs, and find out whether a pooler is in between."""
+        self.encoding = self.info.encoding
         for name in ("uuid", "json", "jsonb"):
             self.adapters.register_loader(name, TextLoader)
         # A pooler has a number of its own. Settings of its connections would apply to others, so
@@ -142,6 +174,57 @@ class PostgresConnection(Connection[Row]):
             texts.append(sql.SQL("SELECT set_config({}, {}, true)").format(name, value))
         self.execute(sql.SQL("; ").join(texts))
 
+    # --- many statements in one round trip ------------------------------------------------
+
+    def together(self, statements: Sequence[Statement]) -> list[PGresult]:
+        """Send statements at once; return their results, up to the first that failed.
+
+        - They are prepared by their first use, unless they have no parameters.
+        - OperationalError if the connection was lost before any of them failed. It is closed then,
+          and after an interrupt.
+        """
+        pgconn = self.pgconn
+        results: list[PGresult] = []
+        new: list[bytes] = []
+        try:
+            pgconn.enter_pipeline_mode()
+            sizes = [self._queue(statement, new) for statement in statements]
+            pgconn.pipeline_sync()
+            self.wait(_fetch_all(pgconn, sizes, results))
+            pgconn.exit_pipeline_mode()
+        except BaseException as error:
+            self.close()
+            if not isinstance(error, Error) or not (results and failed(results[-1])):
+                raise
+        if failed(results[-1]):
+            if results[-1].error_field(DiagnosticField.SQLSTATE) == _NOT_PREPARED:
+                self.forget_prepared()
+            # What came after the failure was not prepared.
+            for text in new:
+                self._prepared_names.pop(text, None)
+        return results
+
+    def _queue(self, statement: Statement, new: list[bytes]) -> int:
+        """Queue a statement, after one that prepares it if it is `new`; return their number."""
+        text, params, formats = statement
+        if params is None or self.is_pooled:
+            self.pgconn.send_query_params(text, params, param_formats=formats)
+            return 1
+        name = self._prepared_names.get(text)
+        if name is not None:
+            self.pgconn.send_query_prepared(name, params, param_formats=formats)
+            return 1
+        self._num_prepared += 1
+        name = self._prepared_names[text] = b"dl_%d" % self._num_prepared
+        new.append(text)
+        self.pgconn.send_prepare(name, text)
+        self.pgconn.send_query_prepared(name, params, param_formats=formats)
+        return 2
+
+    def forget_prepared(self) -> None:
+        """Prepare all statements again: those of the session may be gone."""
+        self._prepared_names.clear()
+
     # --- a server that is silent ----------------------------------------------------------
 
     def wait(self, gen: PQGen[RV], *how: Any, **options: Any) -> RV:
@@ -174,6 +257,42 @@ class PostgresConnection(Connection[Row]):
 
     def _is_working(self) -> bool:
         return is_working(self.url, None if self.is_pooled else self.info.backend_pid)
+
+
+def _fetch_all(pgconn: PGconn, sizes: Sequence[int], results: list[PGresult]) -> PQGen[None]:
+    """Fetch the last result of each statement, or the first that failed, and the end of all."""
+    yield from generators.send(pgconn)
+    for size in sizes:
+        for number in range(1, size + 1):
+            fetched = yield from generators.fetch_many(pgconn)
+            if not fetched:
+                raise OperationalError("the connection was closed")
+            if not (results and failed(results[-1])) and (number == size or failed(fetched[-1])):
+                results.append(fetched[-1])
+    yield from generators.fetch_many(pgconn)
+
+
+def failed(result: PGresult) -> bool:
+    """Whether the result of a statement is an error."""
+    return result.status == ExecStatus.FATAL_ERROR
+
+
+def raise_failed(results: list[PGresult]) -> list[PGresult]:
+    """Return the results; raise the error of the last, if it failed."""
+    if failed(results[-1]):
+        raise error_from_result(results[-1])
+    return results
+
+
+def rows_of(result: PGresult, encoding: str) -> list[list[str]]:
+    """The rows of a result whose columns are never NULL, as text."""
+    return [
+        [
+            (result.get_value(row, column) or b"").decode(encoding)
+            for column in range(result.nfields)
+        ]
+        for row in range(result.ntuples)
+    ]
 
 
 def _give_up(limit: float) -> NoReturn:
@@ -224,7 +343,7 @@ _ANY_ROLE = (
     f"`{MAKE_ROLES}` makes these roles"
 )
 _BUSY = frozenset({"55P03", "57014", "53300"})
-_ABORTED = frozenset({"40001", "40P01"})
+_ABORTED = frozenset({"40001", "40P01", _NOT_PREPARED.decode()})
 _GONE = frozenset({"57P01", "57P02", "57P03", "57P05"})
 
 

@@ -60,7 +60,7 @@ from deltalakedb.telemetry import Metrics, warning
 
 if TYPE_CHECKING:
     from deltalakedb.clock import Clock
-    from deltalakedb.store.dialect import Dialect, Row, Session
+    from deltalakedb.store.dialect import Dialect, Row, Session, Take
     from deltalakedb.store.url import Engine
 
 _DIALECTS = {
@@ -128,6 +128,10 @@ class Store:
     def write(self) -> AbstractContextManager[Session]:
         """A transaction that writes; committed on success."""
         return self.dialect.write()
+
+    def begin_commit(self, take: Take | None) -> AbstractContextManager[Session]:
+        """As `write`; if it begins with `take_head(take)`, an engine may send that with it."""
+        return self.dialect.write() if take is None else self.dialect.begin_commit(take)
 
     def close(self) -> None:
         """Release every connection."""

@@ -47,6 +47,7 @@ from deltalakedb.errors import (
 )
 from deltalakedb.storage import delete_leftovers
 from deltalakedb.store import Counts, Payload, VersionRecord, account
+from deltalakedb.store.dialect import Take
 from deltalakedb.store.mirror import drift_way_out, mirror_table
 from deltalakedb.store.table_lookup import not_registered, table_exists
 from deltalakedb.telemetry import Metrics, event, span
@@ -74,7 +75,7 @@ from deltalakedb.transaction.rules_files import check_places, check_spellings, o
 
 if TYPE_CHECKING:
     from deltalakedb.store import Store, TableRecord
-    from deltalakedb.store.dialect import Session
+    from deltalakedb.store.dialect import Session, Since, Taken
 
 # More concurrent commits than this are read before the head is taken: other writers need not wait.
 _CHECKED_UNDER_LOCK = 64
@@ -99,8 +100,13 @@ class _Work:
     state: TableState | None
     attempt: Attempt
     body: bytes
+    paths: Sequence[str]
+    """The paths that it touches, and other ways to write those of files that it adds."""
+    others: Mapping[str, str]
+    """The other ways, each with the path of the commit."""
     is_blind_append: bool = False
     """Whether it adds files, and the transaction has read nothing, in whichever table."""
+    taken: Taken | None = None
     done: Committed | None = None
     written: VersionRecord | None = None
     after: TableState | None = None
@@ -108,6 +114,14 @@ class _Work:
     @property
     def table_id(self) -> str:
         return self.commit.table.table_id
+
+    def take(self, *, unless_drifted: bool) -> Take | None:
+        """The head to take; None for a new table, which has none."""
+        if self.state is None or self.commit.base is None:
+            return None
+        base = self.state.version
+        last = base + _CHECKED_UNDER_LOCK
+        return Take(self.table_id, base, last, self.commit.uuid, self.paths, unless_drifted)
 
 
 @dataclass(slots=True)
@@ -233,7 +247,10 @@ class Committer:
         check_places(summary.adds, summary.removes, commit.table)
         level = IsolationLevel.SERIALIZABLE if base is None else isolation_of(base.metadata)
         attempt = Attempt(commit.read, summary, level)
-        return _Work(commit, base, attempt, serialise_commit(commit.actions))
+        others = other_spellings(summary.adds, commit.table)
+        files = (file.path for files in (summary.adds, summary.removes) for file in files)
+        paths = list(dict.fromkeys((*files, *others)))
+        return _Work(commit, base, attempt, serialise_commit(commit.actions), paths, others)
 
     # --- trying ---------------------------------------------------------------------------
 
@@ -307,12 +324,13 @@ class Committer:
         change what it has read.
         """
         for work in works:
-            work.done = work.written = work.after = None
+            work.done = work.written = work.after = work.taken = None
         with span("deltalakedb.commit", tables=len(works)):
             try:
-                with self._store.write() as session:
+                take = self._first_take(works, reads)
+                with self._store.begin_commit(take) as session:
                     self._look_up_recorded(session, works)
-                    heads = self._take_all(session, works, reads)
+                    heads = self._take_all(session, works, reads, take)
                     self._look_up_recorded(session, works)
                     lag = max((read.lag(heads) for read in reads), default=0)
                     if lag > _CHECKED_UNDER_LOCK and not in_doubt:
@@ -389,60 +407,72 @@ class Committer:
 
     # --- taking the heads -----------------------------------------------------------------
 
-    def _take_all(self, session: Session, works: list[_Work], reads: list[_Read]) -> _Heads:
+    def _first_take(self, works: list[_Work], reads: list[_Read]) -> Take | None:
+        """What the transaction begins with; None where something is looked up before."""
+        if len(works) > 1 or reads or works[0].commit.guarantees.app_txn is not None:
+            return None
+        take = works[0].take(unless_drifted=self._refuses_drift)
+        if take is not None and self._step is not None:
+            self._step("take")
+        return take
+
+    def _take_all(
+        self, session: Session, works: list[_Work], reads: list[_Read], first: Take | None
+    ) -> _Heads:
         """Move the heads of the tables that change, and hold those that were only read."""
         changed = {work.table_id: work for work in works}
         heads: dict[str, int | None] = {}
         for table_id in sorted({*changed, *(read.table_id for read in reads)}):
-            if self._step is not None:
+            if self._step is not None and first is None:
                 self._step("take")
             work = changed.get(table_id)
             if work is None:
                 heads[table_id] = self._store.share_head(session, table_id)
             else:
-                self._take(session, work)
+                take = first or work.take(unless_drifted=self._refuses_drift)
+                self._take(session, work, take)
                 heads[table_id] = work.state.version if work.state is not None else None
         return heads
 
-    def _take(self, session: Session, work: _Work) -> None:
+    def _take(self, session: Session, work: _Work, take: Take | None) -> None:
         """Move the head of a table to the next version, on top of whatever came in between."""
-        if work.commit.base is None:
+        state = work.state
+        if take is None or state is None:
             self._take_new(session, work)
             return
-        state = work.state
-        assert state is not None  # noqa: S101 - only a new table has none
         self._expect(work, state.version)
-        if self._advance(session, work, state):
-            self._refuse_older(work, state.version, state.version)
-            return
-        head = self._store.lock_head(session, work.table_id)
-        if head is None:
-            raise not_registered(session, work.commit.table)
+        taken = work.taken = session.take_head(take)
+        if taken.version is None:
+            raise self._not_taken(session, work)
+        head = taken.version - 1
         self._refuse_older(work, head, state.version)
+        if head == state.version:
+            return
         if head - state.version > _CHECKED_UNDER_LOCK:
             raise _TooFarBehindError
         if self._recorded(session, work):
             return
-        self._rebase(session, work)
+        self._rebase(session, work, taken.since)
         if work.done is not None:
             return
         self._expect(work, head)
-        self._refuse_drift(session, work, head)
-        rebased = work.state
-        if rebased is None or not self._advance(session, work, rebased):
+        if taken.since is not None and taken.since.drifts:
+            self._refuse_drift(session, work, head)
+        if work.state is None or work.state.version != head:
             raise CorruptCatalogError(
                 f"The head of table {work.commit.table.name!r} ({head}) is not the newest version "
                 "of its ledger",
                 fix="Restore a backup of the catalog",
             )
 
-    def _advance(self, session: Session, work: _Work, state: TableState) -> bool:
-        """Move the head; False where another was faster, or the table has drifted."""
-        return self._store.advance_head(
-            session,
-            work.table_id,
-            expected=state.version,
-            unless_drifted=self._refuses_drift,
+    def _not_taken(self, session: Session, work: _Work) -> DeltaLakeDbError:
+        """Why a head could not be taken: there is none, or the table has drifted."""
+        head = self._store.lock_head(session, work.table_id)
+        if head is None:
+            return not_registered(session, work.commit.table)
+        self._refuse_drift(session, work, head)
+        return TransactionAbortedError(
+            f"Table {work.commit.table.name!r} was repaired in the meantime", fix="Try again"
         )
 
     def _refuse_older(self, work: _Work, head: int, seen: int) -> None:
@@ -549,10 +579,27 @@ class Committer:
 
     # --- rebasing -------------------------------------------------------------------------
 
-    def _rebase(self, session: Session, work: _Work) -> None:
-        """Check the commits since the base against this one, and go on top of them."""
+    def _rebase(self, session: Session, work: _Work, since: Since | None = None) -> None:
+        """Check the commits since the base against this one, and go on top of them.
+
+        A blind append is independent of commits that only add files: of these it is enough to know
+        that they are all `since`.
+        """
         state, attempt = work.state, work.attempt
         assert state is not None  # noqa: S101 - only a new table has none
+        if (
+            since is not None
+            and attempt.is_blind_append
+            and not (since.others or since.own)
+            and since.first == state.version + 1
+            and since.version == state.version + since.commits
+        ):
+            self._metrics.count("commit_rebases_total")
+            counts = Counts(*since.counts)
+            work.state = state.after(
+                since.version, since.committed_at, counts, metadata=None, protocol=None
+            )
+            return
         records = self._store.versions_after(session, work.table_id, state.version)
         for record in records:
             if record.commit_uuid == work.commit.uuid:
@@ -655,7 +702,7 @@ class Committer:
         )
         info_text = commit_info_text(info, commit)
         data = b'{"commitInfo":%b}\n%b' % (info_text.encode(), body)
-        live = self._live(session, commit.table, summary)
+        live = self._live(session, work)
         if live or summary.removes:
             check_live_files(actions, live)
         counts, closing = account(after.counts, actions, live, num_others=1)
@@ -687,17 +734,16 @@ class Committer:
         work.written = record
         work.after = after._replace(counts=counts)
 
-    def _live(
-        self, session: Session, table: TableRecord, summary: Summary
-    ) -> dict[tuple[str, str], int]:
+    def _live(self, session: Session, work: _Work) -> dict[tuple[str, str], int]:
         """The live files that a commit touches; none of them may be added under another path."""
-        paths = [file.path for files in (summary.adds, summary.removes) for file in files]
-        others = other_spellings(summary.adds, table)
-        live = self._store.live_among(session, table.table_id, [*paths, *others])
-        if not others:
+        live = None if work.taken is None else work.taken.live
+        if live is None:
+            live = self._store.live_among(session, work.table_id, work.paths)
+        if not work.others:
             return live
-        check_spellings(live, summary.removes, others)
-        touched = set(paths)
+        summary = work.commit.summary
+        check_spellings(live, summary.removes, work.others)
+        touched = {file.path for files in (summary.adds, summary.removes) for file in files}
         return {file: size for file, size in live.items() if file[0] in touched}
 
     def _update_registry(
