@@ -12,12 +12,15 @@ from pathlib import Path
 from time import monotonic, sleep
 from types import CodeType, FrameType
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 import deltalakedb
 from deltalakedb.store import Store
 from deltalakedb.store.arrow import FileQuery
+from deltalakedb.store.dialect import Take
+from deltalakedb.store.relations import TXN_ACTIONS
 from deltalakedb.store.url import Engine
 from store.test_connections import with_options
 
@@ -135,6 +138,21 @@ def fail(store: Store, table_id: str) -> None:
         pass
 
 
+def take(store: Store, table_id: str) -> None:
+    wanted = Take(table_id, 0, 64, table_id, ["a"], unless_drifted=True)
+    try:
+        with store.begin_commit(wanted) as session:
+            assert session.take_head(wanted).version == 1
+            raise ZeroDivisionError
+    except ZeroDivisionError:
+        pass
+
+
+def insert(store: Store, table_id: str) -> None:
+    with store.write() as session, session.batch():
+        session.insert(TXN_ACTIONS, [(table_id, 1, str(uuid4()), 1, None, None)])
+
+
 def ask(store: Store, table_id: str) -> None:
     store.dialect.ask(lambda session: session.one("head", table_id=table_id))
 
@@ -159,7 +177,9 @@ def wait_for_publisher(store: Store, table_id: str) -> None:
 # A connection that is interrupted while it is being made is closed when it is collected.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("work", [write, fail, ask, list_files, take_turn, wait_for_publisher])
+@pytest.mark.parametrize(
+    "work", [write, fail, take, insert, ask, list_files, take_turn, wait_for_publisher]
+)
 def test_an_interrupt_at_any_instruction_leaves_the_pool_whole(
     work: Callable[[Store, str], None], catalog_url: str, open_store: OpenStore
 ) -> None:

@@ -82,7 +82,7 @@ class KillPoints:
             self.reach("statement of a pipeline")
             return queue(connection, *arguments)
 
-        PostgresConnection._queue = counted  # type: ignore[method-assign]
+        PostgresConnection._queue = counted  # type: ignore[method-assign, assignment]
 
     def watch_storage(self, *, writes_only: bool = False) -> None:
         """Make a point before and after every call of an object store, or those that write."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -427,6 +427,9 @@ def _redacted(reason: str, url: CatalogUrl) -> str:
 # --- notifications --------------------------------------------------------------------
 
 CHANNEL: Final = "deltalakedb_mirror"
+# The least time between two notifications, and how long their thread waits for the next.
+_PAUSE_SECONDS: Final = 0.02
+_IDLE_SECONDS: Final = 1.0
 # How often a listener checks whether to end, and its pause after a failed connection.
 _SLICE_SECONDS: Final = 0.5
 
@@ -438,30 +441,67 @@ Connect = Callable[[], PostgresConnection]
 
 
 class Notifier:
-    """Sends notifications on a connection of its own, outside of any commit.
+    """Sends notifications on a connection of its own, by a thread of its own.
 
-    Inside a commit, NOTIFY would serialise all commits of the database until they are on the disk.
+    - Inside a commit, NOTIFY would serialise all commits of the database until they are on the
+      disk; after it, it would be one more round trip.
+    - The first notification after a pause is sent at once. While more are due, one is sent for
+      all of them, each fiftieth of a second.
+    - The thread ends when it has nothing to do.
     """
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
         self._connection: PostgresConnection | None = None
-        self._lock = threading.Lock()
+        self._start()
         renew_after_fork(self)
+
+    def _start(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._is_due = False
+        self._bell = threading.Event()
+        self._closed = threading.Event()
 
     def after_fork(self) -> None:
         """Leave the connection to the parent; the child opens its own when needed."""
         keep_for_ever(self._connection)
         self._connection = None
-        self._lock = threading.Lock()
+        self._start()
 
     def send(self) -> None:
-        """Notify all listeners."""
+        """Notify all listeners, soon."""
         with self._lock:
+            if self._closed.is_set():
+                return
+            self._is_due = True
+            self._bell.set()
+            if self._thread is None:
+                thread = threading.Thread(
+                    target=self._run, name="deltalakedb-notifier", daemon=True
+                )
+                with suppress(RuntimeError):  # the interpreter ends
+                    thread.start()
+                    self._thread = thread
+
+    def _run(self) -> None:
+        while self._has_work():
+            self._is_due = False
             is_old = self._connection is not None
             # An idle connection may have died with its server.
             if not self._try() and is_old:
                 self._try()
+            self._closed.wait(_PAUSE_SECONDS)
+
+    def _has_work(self) -> bool:
+        """Wait for a notification that is due; False ends the thread."""
+        if not self._is_due and not self._closed.is_set():
+            self._bell.wait(_IDLE_SECONDS)
+        with self._lock:
+            self._bell.clear()
+            if not self._is_due:
+                self._thread = None
+            return self._is_due
 
     def _try(self) -> bool:
         try:
@@ -474,9 +514,14 @@ class Notifier:
         return True
 
     def close(self) -> None:
-        """Close the connection."""
+        """Send what is due, and close the connection."""
         with self._lock:
-            self._drop()
+            self._closed.set()
+            self._bell.set()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+        self._drop()
 
     def _drop(self) -> None:
         if self._connection is not None:
