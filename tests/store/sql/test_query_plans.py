@@ -94,6 +94,7 @@ NAMED = {
     "adds_after": {"dl_add_files_pkey"},
     "removes_after": {"dl_remove_files_pkey"},
     "versions_after": {"dl_table_versions_pkey"},
+    "commits_since": {"dl_table_versions_pkey", "dl_mirror_tables_pkey"},
     "newest_app_txn": {"dl_txn_actions_app"},
     "pages_at": {"dl_file_pages_validity"},
     "page_bounds": {"dl_page_columns_pkey", "dl_file_pages_validity"},
@@ -155,6 +156,7 @@ PARAMS: dict[str, object] = {
     "searched": 1_000,
     "first_at": 1_000,
     "first_id": str(UUID(int=0)),
+    "commit_uuid": str(UUID(int=1)),
     "last_path": "part-00009999",
     "last_dv_id": "",
 }

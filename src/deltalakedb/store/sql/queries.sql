@@ -149,24 +149,34 @@ SELECT table_id, version, committed_at, committer, operation, operation_params,
 FROM dl_table_versions WHERE table_id = :table_id AND version > :version ORDER BY version;
 
 -- name: commits_since
--- The commits from :version to :last, without their actions: how many there are, how many do anything
--- but add files, how many have this UUID; whether the table has drifted; and the newest. No row where
--- there is none.
+-- The commits after :version up to :last, without their actions: how many there are, how many do
+-- anything but add files, how many have this UUID; whether the table has drifted; and the newest. No
+-- row where there is none. The order of the rows leaves only the primary key to find them with.
 SELECT s.commits, s.first_version, s.others, s.own,
        (SELECT count(*) FROM dl_mirror_tables AS m
         WHERE m.table_id = :table_id AND m.drift IS NOT NULL) AS drifts,
        n.version, n.committed_at, n.num_actions, n.num_adds, n.num_removes, n.bytes_added,
        n.bytes_removed, n.live_files, n.live_bytes
 FROM (
-    SELECT count(*) AS commits, min(version) AS first_version, max(version) AS newest,
+    SELECT version, committed_at, num_actions, num_adds, num_removes, bytes_added, bytes_removed,
+           live_files, live_bytes
+    FROM dl_table_versions
+    WHERE table_id = :table_id AND version > :version AND version <= :last
+    ORDER BY version DESC LIMIT 1
+) AS n
+CROSS JOIN (
+    SELECT count(*) AS commits, min(version) AS first_version,
            sum(CASE WHEN num_removes = 0
                      AND num_actions = num_adds + CASE WHEN commit_info IS NULL THEN 0 ELSE 1 END
                     THEN 0 ELSE 1 END) AS others,
            sum(CASE WHEN commit_uuid = :commit_uuid THEN 1 ELSE 0 END) AS own
-    FROM dl_table_versions
-    WHERE table_id = :table_id AND version > :version AND version <= :last
-) AS s
-JOIN dl_table_versions AS n ON n.table_id = :table_id AND n.version = s.newest;
+    FROM (
+        SELECT version, num_actions, num_adds, num_removes, commit_info, commit_uuid
+        FROM dl_table_versions
+        WHERE table_id = :table_id AND version > :version AND version <= :last
+        ORDER BY version
+    ) AS c
+) AS s;
 
 -- name: adds_after
 -- What a conflict check looks at in the files that later commits added.
