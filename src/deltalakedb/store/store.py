@@ -236,18 +236,10 @@ class Store:
         row = session.one("head", table_id=table_id)
         return None if row is None else int(row[0])
 
-    def advance_head(
-        self, session: Session, table_id: str, *, expected: int, unless_drifted: bool = False
-    ) -> bool:
-        """Move the head from `expected` to the next version; False when another was faster.
-
-        Also False, `unless_drifted`, when the log of the table has other commits.
-        """
+    def advance_head(self, session: Session, table_id: str, *, expected: int) -> bool:
+        """Move the head from `expected` to the next version; False when another was faster."""
         changed = session.changed(
-            "advance_sound_head" if unless_drifted else "advance_head",
-            table_id=table_id,
-            expected=expected,
-            version=expected + 1,
+            "advance_head", table_id=table_id, expected=expected, version=expected + 1
         )
         return changed == 1
 

@@ -2,12 +2,12 @@
 
 Guarantees:
 
-- The head of each table moves from N to N+1 by compare-and-set, in the same database transaction
-  that writes the ledger. Heads are taken in the order of table ids, so that two transactions over
-  the same tables cannot wait for each other.
-- A writer that loses the compare-and-set holds the head from then on, reads the winning commits,
-  and applies Delta's conflict rules. A change that is independent of them goes on top of them in
-  the same transaction; any other raises its conflict, and nothing is written.
+- The head of each table moves from N to N+1 in the same database transaction that writes the
+  ledger, and is held until that ends. Heads are taken in the order of table ids, so that two
+  transactions over the same tables cannot wait for each other.
+- Where others have moved the head since the base of a commit, their commits are checked by Delta's
+  conflict rules. A change that is independent of them goes on top of them in the same transaction;
+  any other raises its conflict, and nothing is written.
 - The head of a table that was only read is held in the same order, and what was committed to it
   since is checked by the same rules, at the level of that table. So transactions over tables that
   are Serializable are as if they had happened one after the other, in the order of their commits.
