@@ -255,3 +255,36 @@ def test_statements_that_are_gone_are_prepared_again(postgres: str, open_store: 
     with pytest.raises(TransactionAbortedError):
         taken(store, take(table_id, 0))
     assert taken(store, take(table_id, 0)).version == 1
+
+
+def test_statements_are_prepared_once(postgres: str, open_store: OpenStore) -> None:
+    store = open_store(with_options(postgres, pool_size=1))
+    table_id = new_table(store)
+
+    def prepared() -> set[str]:
+        with store.read() as session:
+            rows = session.execute(
+                "SELECT name FROM pg_prepared_statements WHERE name LIKE 'dl_%%'", {}
+            )
+        return {row[0] for row in rows}
+
+    def work() -> None:
+        commit(store, table_id, [add(str(uuid4()))])
+        with store.read() as session:
+            head = store.head(session, table_id)
+            session.read_all()
+        assert head is not None
+        taken(store, take(table_id, head))
+
+    work()
+    before = prepared()
+    for _ in range(10):
+        work()
+    assert prepared() == before != set()
+    with store.write() as session:
+        session.script("CREATE TEMPORARY TABLE t (n INT); DROP TABLE t")
+    work()
+    after = prepared()
+    assert after.isdisjoint(before)
+    work()
+    assert prepared() == after != set()

@@ -176,7 +176,7 @@ class PostgresSession(Session):
     def script(self, sql: str) -> None:
         with self._translated():
             self._connection.execute(_literal(sql))
-            # For statements that change the schema, psycopg drops whatever is prepared.
+            # If it drops or alters anything, psycopg drops all statements that are prepared.
             self._connection.forget_prepared()
 
     def insert(self, relation: Relation, rows: Sequence[Row]) -> None:
@@ -233,10 +233,11 @@ class PostgresSession(Session):
             self._is_batch = False
 
     def read_all(self) -> None:
-        self.script(
+        self.execute(
             "SET LOCAL enable_seqscan = on;"
             " SET LOCAL enable_hashjoin = on;"
-            " SET LOCAL enable_mergejoin = on"
+            " SET LOCAL enable_mergejoin = on",
+            {},
         )
 
     def write_keys(self, rows: Sequence[Row]) -> None:
@@ -494,7 +495,6 @@ class _Transaction(Transaction[PostgresConnection, PostgresSession]):
             self._clock.set(int(row[0]), asked_at=asked_at)
 
     def _commit(self) -> None:
-        # Until all that was not sent is answered, what fails is not the COMMIT.
         lost: type[CatalogConnectionLostError] = self._lost_at_commit
         statements = [*self._session.unsent, _COMMIT]
         try:

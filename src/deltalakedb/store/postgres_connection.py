@@ -190,7 +190,7 @@ class PostgresConnection(Connection[Row]):
             pgconn.enter_pipeline_mode()
             sizes = [self._queue(statement, new) for statement in statements]
             pgconn.pipeline_sync()
-            self.wait(_fetch_all(pgconn, sizes, results))
+            self.wait(_fetch_all(pgconn, sizes, new, results))
             pgconn.exit_pipeline_mode()
         except BaseException as error:
             self.close()
@@ -198,8 +198,7 @@ class PostgresConnection(Connection[Row]):
                 raise
         if failed(results[-1]):
             if results[-1].error_field(DiagnosticField.SQLSTATE) == _NOT_PREPARED:
-                self.forget_prepared()
-            # What came after the failure was not prepared.
+                self._prepared_names.clear()
             for text in new:
                 self._prepared_names.pop(text, None)
         return results
@@ -222,8 +221,10 @@ class PostgresConnection(Connection[Row]):
         return 2
 
     def forget_prepared(self) -> None:
-        """Prepare all statements again: those of the session may be gone."""
-        self._prepared_names.clear()
+        """Prepare all statements again, after one that makes psycopg drop those of the session."""
+        if self._prepared_names:
+            self._prepared_names.clear()
+            self.execute("DEALLOCATE ALL")
 
     # --- a server that is silent ----------------------------------------------------------
 
@@ -259,16 +260,25 @@ class PostgresConnection(Connection[Row]):
         return is_working(self.url, None if self.is_pooled else self.info.backend_pid)
 
 
-def _fetch_all(pgconn: PGconn, sizes: Sequence[int], results: list[PGresult]) -> PQGen[None]:
-    """Fetch the last result of each statement, or the first that failed, and the end of all."""
+def _fetch_all(
+    pgconn: PGconn, sizes: Sequence[int], new: list[bytes], results: list[PGresult]
+) -> PQGen[None]:
+    """Fetch the last result of each statement, or the first that failed, and the end of all.
+
+    Statements that are prepared then are no longer `new`.
+    """
     yield from generators.send(pgconn)
     for size in sizes:
         for number in range(1, size + 1):
             fetched = yield from generators.fetch_many(pgconn)
             if not fetched:
                 raise OperationalError("the connection was closed")
-            if not (results and failed(results[-1])) and (number == size or failed(fetched[-1])):
+            if results and failed(results[-1]):
+                continue
+            if number == size or failed(fetched[-1]):
                 results.append(fetched[-1])
+            else:
+                del new[0]
     yield from generators.fetch_many(pgconn)
 
 
