@@ -1,9 +1,11 @@
 """Commits: ours against a bare loop of the same statements, and beside delta-rs and DuckLake.
 
-The bare loop sends, through the driver and with rows prepared beforehand, exactly the statements
-that a commit of ours sends: it is what the database alone costs. Goals: at least 60 % of its rate
-for small commits (one writer, and eight on eight tables), at most three times a bulk load of the
-same rows for a commit of 100,000 adds.
+The bare loop sends, through the driver and with rows prepared beforehand, the statements of such a
+commit: it is what the database costs a plain program. On Postgres that takes five round trips, and
+ours two; a bare loop in the same two round trips, by psycopg's pipeline, runs beside. Goals, for
+small commits: at least 60 % of the rate of the bare loop; on Postgres 85 %, and 80 % with eight
+writers on eight tables. At most three times a bulk load of the same rows for a commit of 100,000
+adds.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import json
 import sys
 import tempfile
 import uuid
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -31,6 +34,7 @@ SCHEMA = json.dumps(
     }
 )
 ENGINES = ("postgres", "sqlite", "duckdb")
+_PIPELINED = "bare loop in two round trips"
 
 
 def run(report: Report, *, quick: bool) -> None:
@@ -87,16 +91,21 @@ def _small_commits(
         rows = [prepare(bare.table_id, bare.next_version(), [new_add()]) for _ in range(commits)]
         return timed_each(bare.send, rows)
 
-    our_loop(), bare_loop()  # warm
-    times = compare(
-        scenario, {"ours": our_loop, "bare loop": bare_loop}, rounds=rounds, report=report
-    )
-    share = median_ratio(times["bare loop"], times["ours"])
-    report.ratios.append(
-        Ratio(
-            scenario, "ours", "bare loop", share, "of the bare loop's rate", "≥ 0.60", share >= 0.6
-        )
-    )
+    def pipelined_loop() -> float:
+        rows = [prepare(bare.table_id, bare.next_version(), [new_add()]) for _ in range(commits)]
+        return timed_each(bare.send_pipelined, rows)
+
+    contestants = {"ours": our_loop, "bare loop": bare_loop}
+    if engine == "postgres":
+        contestants[_PIPELINED] = pipelined_loop
+    for contestant in contestants.values():
+        contestant()  # warm
+    times = compare(scenario, contestants, rounds=rounds, report=report)
+    _add_share(report, scenario, times, least=0.85 if engine == "postgres" else 0.6)
+    if engine == "postgres":
+        share = median_ratio(times[_PIPELINED], times["ours"])
+        meaning = f"of the rate of the {_PIPELINED}"
+        report.ratios.append(Ratio(scenario, "ours", _PIPELINED, share, meaning))
     bare.close()
     lake.close()
 
@@ -120,12 +129,15 @@ def _many_writers(report: Report, server: PostgresServer, *, rounds: int, commit
             rounds=rounds,
             report=report,
         )
+    _add_share(report, scenario, times, least=0.8)
+
+
+def _add_share(
+    report: Report, scenario: str, times: Mapping[str, Sequence[float]], *, least: float
+) -> None:
     share = median_ratio(times["bare loop"], times["ours"])
-    report.ratios.append(
-        Ratio(
-            scenario, "ours", "bare loop", share, "of the bare loop's rate", "≥ 0.60", share >= 0.6
-        )
-    )
+    meaning, goal = "of the bare loop's rate", f"≥ {least:.2f}"
+    report.ratios.append(Ratio(scenario, "ours", "bare loop", share, meaning, goal, share >= least))
 
 
 def _bulk(
