@@ -1,11 +1,11 @@
-"""Bounds of columns in files, as Arrow columns: what pruning compares a condition with.
+"""Bounds of columns in files, as Arrow columns, for pruning.
 
 Guarantees:
 
 - `low` <= each value of the column in the file <= `high`, in the order of the column's type. A
   bound that is missing, malformed or out of range is null, which means unknown. Nothing raises,
   whatever `stats` and `partition_values` hold.
-- A maximum that its writer cut (a time to milliseconds, a string to a prefix) is widened to hold.
+- A maximum that its writer truncated (a time to milliseconds, a string to a prefix) is widened.
 - A partition column has equal bounds in each file. A timestamp without a zone is widened by a
   day. An empty text may be null or an empty string (readers differ), so both stay possible.
 """
@@ -78,17 +78,17 @@ class Bounds:
 
 
 def key_of(column: Column) -> Key:
-    """What the bounds of a column are kept by."""
+    """The key of the bounds of a column."""
     return column.physical, column.is_partition
 
 
 def column_key(column: Column) -> str:
-    """The same as text, for the catalog."""
+    """The key as text, for the catalog."""
     return dumps(["partition" if column.is_partition else "data", *column.physical])
 
 
 def indexed_columns(metadata: Metadata) -> list[Column]:
-    """The columns whose bounds pages keep: partition columns, and those that statistics cover."""
+    """The columns with bounds in pages: partition columns, and those with statistics."""
     schema = metadata.schema
     properties = TableProperties(metadata.configuration)
     covered = set(
@@ -129,7 +129,7 @@ def bounds_type(data_type: DataType) -> pa.DataType | None:
 def read_bounds(
     columns: Iterable[Column], stats: pa.Array, partition_values: pa.Array
 ) -> dict[Key, Bounds]:
-    """The bounds of columns in files whose statistics and partition values are these JSON texts."""
+    """The bounds of columns in files with these statistics and partition values, as JSON texts."""
     wanted = list(columns)
     data = [column for column in wanted if not column.is_partition]
     bounds = _statistics(data, stats) if data else {}
@@ -216,7 +216,7 @@ def _counted(
 
 
 def _transport(columns: Sequence[Column]) -> pa.Schema:
-    """What Arrow makes of the JSON; dates and times are text first, because its parser is lax."""
+    """The types that Arrow parses; dates and times are text first, because its parser is lax."""
     import pyarrow as pa
 
     bounds: _Tree = {}
@@ -276,7 +276,7 @@ def _typed(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _raised(values: pa.Array) -> pa.Array:
-    """Upper bounds, as high as they may have been before their writer cut them."""
+    """Upper bounds, as high as they can have been before they were truncated."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -386,7 +386,7 @@ def _partition(column: Column, texts: pa.Array) -> Bounds:
 def _partition_row(
     text: str | None, column: Column, kind: pa.DataType | None
 ) -> tuple[Any, Any, bool | None, bool | None]:
-    """The bounds of a partition value, and whether it is a value and a null."""
+    """The bounds of a partition value, and whether it can be a value and a null."""
     if text is None:
         return None, None, False, True
     if text == "":
@@ -404,7 +404,7 @@ def _partition_row(
 
 
 def _spanned(value: Any, text: str) -> tuple[Any, Any]:
-    """Between which values a partition value lies."""
+    """The lowest and the highest value that a partition value can stand for."""
     if isinstance(value, float) and math.isnan(value):
         # NaN is above every number, and no condition names it.
         return math.inf, math.inf

@@ -17,9 +17,9 @@ from pyarrow.fs import LocalFileSystem
 
 
 def names_in(expression: Any, schema: pa.Schema) -> set[str]:
-    """The columns that an expression may refer to: all that do, perhaps more.
+    """The columns that an expression can refer to, and perhaps others.
 
-    pyarrow does not let one look inside an expression, but its text has each name as it is. One
+    pyarrow has no API for the tree of an expression, but its text has the names. An expression
     that refers to columns by position counts as referring to all of them.
     """
     text = str(expression)
@@ -50,7 +50,7 @@ def of_constants(values: Mapping[str, Any]) -> Any:
 
 
 def of_row_group(row_group: Any, columns: Mapping[str, tuple[int, Any]]) -> Any:
-    """What the statistics of a row group say.
+    """The guarantee of a row group, by its statistics.
 
     `columns` gives for each name of the table the position of the column in the file, and its
     field in the table.

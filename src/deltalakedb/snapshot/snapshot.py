@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from deltalakedb.snapshot.resolve import OpenedTable
     from deltalakedb.store import Counts, Store, TableRecord
     from deltalakedb.store.dialect import Session
-    from deltalakedb.store.versions import Known
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,19 +256,10 @@ class Snapshot:
 
 
 def open_snapshot(
-    store: Store,
-    session: Session | None,
-    table: TableRecord,
-    version: int | None = None,
-    *,
-    timestamp: datetime | str | None = None,
-    known: Known | None = None,
+    store: Store, session: Session | None, table: TableRecord, version: int
 ) -> Snapshot:
-    """Open the table at a version, a time or its head; check that its features are supported."""
-    opened = resolve(
-        store, table, version=version, timestamp=timestamp, known=known, session=session
-    )
-    return snapshot_of(store, table, opened)
+    """Open the table at a version; check that its features are supported."""
+    return snapshot_of(store, table, resolve(store, table, version=version, session=session))
 
 
 def snapshot_of(store: Store, table: TableRecord, opened: OpenedTable) -> Snapshot:

@@ -43,7 +43,7 @@ class WatchedSnapshot(Snapshot):
         return self.counts.live_bytes
 
     def has_file(self, path: str, dv_id: str | None = None) -> bool:
-        """As `Snapshot.has_file`; that a file is missing is a read of the whole table."""
+        """As `Snapshot.has_file`; a missing file is a read of the whole table."""
         is_live = Snapshot.has_file(self, path, dv_id)
         if is_live:
             self._report(NOTHING_ELSE, [path])
@@ -59,7 +59,7 @@ class WatchedSnapshot(Snapshot):
         limit: int | None = None,
         offset: int = 0,
     ) -> pa.Table:
-        """As `Snapshot.files`; which files are the first ones is a read of the whole table."""
+        """As `Snapshot.files`; with a limit or an offset it is a read of the whole table."""
         names = listing.check_columns(columns)
         predicate = self._predicate(where)
         if predicate == EVERYTHING or limit is not None or offset:
@@ -75,7 +75,7 @@ class WatchedSnapshot(Snapshot):
         where: Any = None,
         columns: Iterable[str] | None = None,
     ) -> Generator[pa.RecordBatch, None, None]:
-        """As `Snapshot.iter_files`; with a condition the paths are kept until the commit."""
+        """As `Snapshot.iter_files`; with a condition the paths stay in memory until the commit."""
         names = listing.check_columns(columns)
         predicate = self._predicate(where)
         self._report(predicate, ())
