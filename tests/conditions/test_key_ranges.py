@@ -8,7 +8,7 @@ import pytest
 
 from deltalakedb.actions.datatypes import DATE, DOUBLE, LONG, STRING, DataType
 from deltalakedb.actions.order_keys import HIGHEST, LOWEST, order_key, width_class
-from deltalakedb.conditions.key_ranges import MOST_RANGES, key_ranges, probe_rows, settles
+from deltalakedb.conditions.key_ranges import MOST_RANGES, key_ranges, probe_rows
 from deltalakedb.conditions.predicate import (
     And,
     Column,
@@ -91,37 +91,6 @@ def test_ranges_of_prefixes_and_days() -> None:
     assert key_ranges(StartsWith(TEXT, "ab", negated=True), TEXT) is None
     day = column(DATE)
     assert key_ranges(Comparison(day, "<", date(1970, 1, 3)), day) == [(LOWEST, 1)]
-
-
-LONG_TEXT = "a longer text than a key can hold"
-
-
-@pytest.mark.parametrize(
-    ("condition", "on", "settled"),
-    [
-        (FIVE, X, True),
-        (Comparison(X, "<>", 5), X, False),
-        (Comparison(Y, "=", 5), X, False),
-        (OneOf(X, (5, 7)), X, True),
-        (OneOf(X, (5, 7), negated=True), X, False),
-        (And((FIVE, Comparison(X, ">", 3))), X, True),
-        (Or((FIVE, Comparison(Y, "=", 5))), X, False),
-        (And((FIVE, Null(X))), X, False),
-        (Opaque("f(x)"), X, False),
-        (Comparison(REAL, "<", 1.5), REAL, True),
-        (Comparison(REAL, ">", 1.5), REAL, False),
-        (Comparison(TEXT, "=", "2026-11-01"), TEXT, True),
-        (Comparison(TEXT, "=", LONG_TEXT), TEXT, False),
-        (OneOf(TEXT, ("a", LONG_TEXT)), TEXT, False),
-        (StartsWith(TEXT, "2026-11"), TEXT, True),
-        (StartsWith(TEXT, LONG_TEXT), TEXT, False),
-        (StartsWith(TEXT, "a", negated=True), TEXT, False),
-    ],
-)
-def test_what_keys_settle_need_not_be_asked_of_statistics(
-    condition: Predicate, on: Column, settled: bool
-) -> None:
-    assert settles(condition, on) is settled
 
 
 def test_many_values_become_few_ranges_by_joining_neighbours() -> None:

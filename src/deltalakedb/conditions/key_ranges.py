@@ -2,7 +2,6 @@
 
 Guarantees: a file with a matching row has key bounds (see `actions/order_keys.py`) that overlap one
 of the intervals, and an index on (width class, lowest key) finds all such files by `probe_rows`.
-Where `settles` says so, the statistics that the keys were made of could not exclude more.
 """
 
 from __future__ import annotations
@@ -45,25 +44,6 @@ def key_ranges(predicate: Predicate, column: PlannedColumn) -> list[Range] | Non
     if found is None or found == [(LOWEST, HIGHEST)]:
         return None
     return _fewer(found)
-
-
-def settles(predicate: Predicate, column: PlannedColumn) -> bool:
-    """Whether the ranges of a column say all that the predicate says of a file.
-
-    Values that share a key with others are not told apart by it; other columns, and nulls, have
-    nothing to do with it. (That too many ranges are joined does not count here.)
-    """
-    if isinstance(predicate, Constant):
-        return True
-    if isinstance(predicate, (And, Or)):
-        return all(settles(part, column) for part in predicate.parts)
-    if _ranges(predicate, column) is None:
-        return False
-    if isinstance(predicate, Comparison):
-        return has_own_key(predicate.value, column.type)
-    if isinstance(predicate, OneOf):
-        return all(has_own_key(value, column.type) for value in predicate.values)
-    return isinstance(predicate, StartsWith) and text_interval(predicate.prefix)[1] > 0
 
 
 def probe_rows(ranges: Sequence[Range]) -> list[tuple[int, int, int, int]]:

@@ -66,11 +66,6 @@ class Keys:
     plan: str
     by_slot: Mapping[int, Sequence[Range]]
 
-    @property
-    def finds_nothing(self) -> bool:
-        """Whether no file can match, whatever its other columns hold."""
-        return any(not ranges for ranges in self.by_slot.values())
-
 
 def keys_of(predicate: Predicate, plan: str | None) -> Keys | None:
     """What the predicate says of the columns of a plan; None where it says nothing."""

@@ -121,7 +121,7 @@ class MatchingFiles:
     def _batches(self, pool: Threads | None) -> Generator[pa.RecordBatch, None, None]:
         import pyarrow as pa
 
-        if self.predicate == Constant(value=False):
+        if self._contradicts_itself():
             return
         keyed = self._by_keys()
         if keyed is not None:
@@ -176,20 +176,23 @@ class MatchingFiles:
             if matches.num_rows:
                 yield matches.select(list(self.columns))
 
+    def _contradicts_itself(self) -> bool:
+        # A literal may equal several values of a column that was widened from single precision.
+        columns = [column for column in self._named if not column.was_float]
+        return self.predicate == Constant(value=False) or any(
+            key_ranges(self.predicate, column) == [] for column in columns
+        )
+
     def _by_keys(self) -> pa.Table | None:
         """The files that the keys of a planned column lead to; None where these are no help."""
-        import pyarrow as pa
-
         dialect, table_id = self.store.dialect, self.table.table_id
+        if dialect.engine == "duckdb":  # which reads columns, and looks nothing up
+            return None
         row = dialect.ask(lambda session: session.one("plan", table_id=table_id))
         keys = planned.keys_of(self.predicate, None if row is None else row[0])
         if keys is None:
             return None
-        if keys.finds_nothing:
-            return pa.Table.from_batches([], schema_of(self._wide))
-        slot = None
-        if dialect.engine != "duckdb":  # which reads columns, and looks nothing up
-            slot = dialect.ask(lambda session: planned.best_slot(session, keys, table_id))
+        slot = dialect.ask(lambda session: planned.best_slot(session, keys, table_id))
         if slot is None:
             return None
         lookup = planned.looked_up(dialect.engine, self._wide, keys, slot)
