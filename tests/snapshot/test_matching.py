@@ -165,9 +165,9 @@ def test_a_page_that_cannot_match_is_not_read(
     read: list[int] = []
     original = matching.MatchingFiles._each
 
-    def counted(query: matching.MatchingFiles, numbers: list[int], *rest: Any, **more: Any) -> Any:
+    def counted(query: Any, session: Any, numbers: list[int], *rest: Any, **more: Any) -> Any:
         read.extend(numbers)
-        return original(query, numbers, *rest, **more)
+        return original(query, session, numbers, *rest, **more)
 
     monkeypatch.setattr(matching.MatchingFiles, "_each", counted)
     assert history.snapshot().files("id > 100000 AND id < 100010").num_rows < 60
@@ -228,7 +228,8 @@ def test_a_build_that_began_before_pages_were_deleted_gives_up(
     with monkeypatch.context() as patch:
         patch.setattr(page_builder, "_indexed", then_deleted)
         assert not page_builder.make_pages(lake.store, history._record, version)
-    assert pages.pages_of(lake.store, history._record, version) is None
+    with lake.store.read() as session:
+        assert pages.pages_of(session, history._record, version) is None
     assert page_builder.make_pages(lake.store, history._record, version)
     check_every_version(history)
     assert "page_failures_total" not in lake.metrics.read()

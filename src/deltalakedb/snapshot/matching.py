@@ -9,7 +9,7 @@ Three ways lead to the candidates, and the same comparison decides in each:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -57,7 +57,7 @@ _TEXTS: Final = ("stats", "partition_values")
 _KEY: Final = ("path", "dv_id")
 _PAGES_AT_ONCE: Final = 8
 # Where fewer files of the pages match, one in so many, their statistics are looked up, not decoded.
-_FEW: Final = 200
+_FEW: Final = 80
 T = TypeVar("T")
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
@@ -127,30 +127,31 @@ class MatchingFiles:
         if keyed is not None:
             yield from self._filtered(keyed.to_batches())
             return
-        pages = None
+        compared = None
         if self.expected >= LEAST_FILES:
-            pages = pages_of(self.store, self.table, self.version)
-        if pages is None:
+            compared = self.store.dialect.ask(self._compare)
+        if compared is None:
             yield from self._of_rows()
             return
-        positions = self._positions(pages.pages)
-        decoding = self._decode(pages, positions, pool)
-        if pool is not None:
-            decoding = iter(list(decoding))
-        # While pages are decoded: the files removed and added since.
+        pages, positions = compared
+        reading = self._read_pages(pages, positions, pool)
+        # While pages are read: the files removed and added since.
         changes = changes_of(
             self.store, self.table, self.version, pages, self._wide, expected=self.expected
         )
         if changes is None:
             yield from self._of_rows()
             return
-        matches: Iterable[pa.RecordBatch] = (self._live(task(), changes) for task in decoding)
-        if pool is not None and self._are_few(pages, positions):
-            batches = list(matches)
-            matches = [pa.concat_batches(batches)] if batches else []  # one lookup for all of them
+        matches: Iterable[pa.RecordBatch] = (
+            self._live(batch, changes) for batches in reading for batch in batches()
+        )
+        if "stats" in self.columns and self._are_few(pages, positions):
+            if pool is not None:  # one lookup for all of them
+                batches = list(matches)
+                matches = [pa.concat_batches(batches)] if batches else []
+            matches = map(self._with_stats, matches)
         for batch in matches:
-            whole = self._with_stats(batch) if "stats" in self.columns else batch
-            yield whole.select(list(self.columns))
+            yield batch.select(list(self.columns))
         yield from self._filtered(changes.added.to_batches())
 
     @property
@@ -206,32 +207,48 @@ class MatchingFiles:
         matches = sum(len(one) for one in positions.values())
         return self.store.dialect.engine != "duckdb" and matches <= decoded // _FEW
 
-    def _decode(
+    def _compare(self, session: Session) -> tuple[Pages, Mapping[int, pa.Array]] | None:
+        """The pages, and the positions of matching files by page; None where there are no pages."""
+        pages = pages_of(session, self.table, self.version)
+        return None if pages is None else (pages, self._positions(session, pages.pages))
+
+    def _read_pages(
         self, pages: Pages, positions: Mapping[int, pa.Array], pool: Threads | None
-    ) -> Iterator[Callable[[], pa.RecordBatch]]:
-        """Yield the matching files of each page; with a pool they are being decoded meanwhile."""
+    ) -> Sequence[Callable[[], list[pa.RecordBatch]]]:
+        """The matching files of a few pages each; with a pool they are being read.
+
+        The thread that reads a page decodes it before the next: its memory is used again.
+        """
         few = self._are_few(pages, positions)
         keys = _KEY if few or self.version > pages.paged else ()
         columns = tuple(
             name for name in dict.fromkeys((*self.columns, *keys)) if name != "stats" or not few
         )
 
-        def start(number: int, files: bytes, stats: bytes | None) -> Callable[[], pa.RecordBatch]:
-            task = partial(_take, files, stats, columns, positions[number])
-            return task if pool is None else pool.submit(task).result
+        def take(number: int, files: bytes, stats: bytes | None) -> pa.RecordBatch:
+            batch = read_page(files, stats, columns)
+            matches = positions[number]
+            return batch if len(matches) == batch.num_rows else batch.take(matches)
 
-        for run in _runs(pages.pages, positions, 1 if pool is None else _PAGES_AT_ONCE):
-            yield from self._each(run, start, with_stats="stats" in columns)
+        def read(run: Sequence[int]) -> list[pa.RecordBatch]:
+            return self.store.dialect.ask(
+                lambda session: self._each(session, run, take, with_stats="stats" in columns)
+            )
 
-    def _positions(self, pages: Sequence[Page]) -> dict[int, pa.Array]:
+        if pool is None:
+            return [partial(read, run) for run in _runs(pages.pages, positions, 1)]
+        most = min(_PAGES_AT_ONCE, -(-len(positions) // DECODERS))
+        return [pool.submit(read, run).result for run in _runs(pages.pages, positions, most)]
+
+    def _positions(self, session: Session, pages: Sequence[Page]) -> dict[int, pa.Array]:
         """Where the live files of pages stand that may match, by page; without empty ones."""
         import pyarrow.compute as pc
 
-        stored = self._stored_bounds(pages)
+        stored = self._stored_bounds(session, pages)
         possible = [page for page in pages if stored.get(page.number, {}) is not None]
         if not possible:
             return {}
-        known = [self._bounds(page, stored.get(page.number) or {}) for page in possible]
+        known = [self._bounds(session, page, stored.get(page.number) or {}) for page in possible]
         columns = [key_of(column) for column in self._named]
         bounds = {key: Bounds.joined([one[key] for one in known]) for key in columns}
         mask = matching_files(self.predicate, bounds, sum(page.num_files for page in possible))
@@ -246,7 +263,9 @@ class MatchingFiles:
                 positions[page.number] = pc.indices_nonzero(matches)
         return positions
 
-    def _stored_bounds(self, among: Sequence[Page]) -> dict[int, dict[Key, Bounds | None] | None]:
+    def _stored_bounds(
+        self, session: Session, among: Sequence[Page]
+    ) -> dict[int, dict[Key, Bounds | None] | None]:
         """The bounds beside pages, by page: None for a page without a match, or of another type."""
         pages: dict[int, dict[Key, Bounds | None] | None] = {}
         for column in self._named:
@@ -261,10 +280,7 @@ class MatchingFiles:
                 "lowest": _LOWEST if ranges is None else min((a for a, _ in ranges), default=0),
                 "highest": _HIGHEST if ranges is None else max((b for _, b in ranges), default=-1),
             }
-            rows = self.store.dialect.ask(
-                lambda session, params=params: session.run_binary("page_bounds", **params)  # type: ignore[misc]
-            )
-            for number, data_type, data in rows:
+            for number, data_type, data in session.run_binary("page_bounds", **params):
                 known = pages.setdefault(number, {})
                 if data is None:
                     pages[number] = None
@@ -273,7 +289,9 @@ class MatchingFiles:
                     known[key_of(column)] = _decoded(data) if is_typed else None
         return pages
 
-    def _bounds(self, page: Page, stored: Mapping[Key, Bounds | None]) -> Mapping[Key, Bounds]:
+    def _bounds(
+        self, session: Session, page: Page, stored: Mapping[Key, Bounds | None]
+    ) -> Mapping[Key, Bounds]:
         """The bounds of the named columns in a page; parsed where none are stored."""
         bounds = {key: known for key, known in stored.items() if known is not None}
         if any(len(known.has_value) != page.num_files for known in bounds.values()):
@@ -281,20 +299,18 @@ class MatchingFiles:
         missing = [column for column in self._named if key_of(column) not in bounds]
         if missing:
             read = lambda _, files, stats: read_page(files, stats, _TEXTS)  # noqa: E731
-            (texts,) = self._each([page.number], read, with_stats=True)
+            (texts,) = self._each(session, [page.number], read, with_stats=True)
             bounds |= read_bounds(missing, texts["stats"], texts["partition_values"])
         return bounds
 
-    def _each(self, numbers: Sequence[int], work: Callable[..., T], *, with_stats: bool) -> list[T]:
+    def _each(
+        self, session: Session, numbers: Sequence[int], work: Callable[..., T], *, with_stats: bool
+    ) -> list[T]:
         """The results of `work` for adjacent pages; it takes their number, files, statistics."""
-
-        def read(session: Session) -> list[T]:
-            rows = session.pages_between(
-                self.table.table_id, self.version, numbers[0], numbers[-1], with_stats=with_stats
-            )
-            return [work(*row) for row in rows]
-
-        results = self.store.dialect.ask(read)
+        rows = session.pages_between(
+            self.table.table_id, self.version, numbers[0], numbers[-1], with_stats=with_stats
+        )
+        results = [work(*row) for row in rows]
         if len(results) < len(numbers):
             raise _PagesChangedError
         return results
@@ -311,8 +327,6 @@ class MatchingFiles:
     def _with_stats(self, files: pa.RecordBatch) -> pa.RecordBatch:
         import pyarrow as pa
 
-        if "stats" in files.schema.names:
-            return files
         return files.append_column("stats", pa.array(self._look_up_stats(files), pa.string()))
 
     def _look_up_stats(self, files: pa.RecordBatch) -> list[str | None]:
@@ -323,7 +337,7 @@ class MatchingFiles:
                 "stats_among",
                 table_id=self.table.table_id,
                 version=self.version,
-                paths=session.array(list(dict.fromkeys(paths))),
+                paths=session.array(sorted(set(paths))),  # neighbours are faster to look up
             )
             decode = session.decode_text
             return {
@@ -353,13 +367,6 @@ def _runs(
             run = []
     if run:
         yield run
-
-
-def _take(
-    files: bytes, stats: bytes | None, columns: Sequence[str], positions: pa.Array
-) -> pa.RecordBatch:
-    batch = read_page(files, stats, columns)
-    return batch if len(positions) == batch.num_rows else batch.take(positions)
 
 
 def _decoded(data: bytes) -> Bounds:

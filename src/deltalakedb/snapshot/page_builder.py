@@ -43,6 +43,9 @@ LEAST_CHANGES: Final = 1_000
 _SHARE: Final = 20
 # A page with more removed files than this share is closed; its live files go to new pages.
 _MOST_GONE: Final = 0.2
+# DuckDB stores larger values apart, and reads those of a scan one by one. Smaller ones fill the
+# segments of their column; of a vector in two segments it reads every value, 2,048 of them.
+_LEAST_BYTES: Final = 4_097
 # Commits of few files check whether pages are due every so many versions.
 _LOOK_EVERY: Final = 64
 
@@ -270,7 +273,7 @@ def column_rows(
         if known.low is not None:
             arrays |= {"low": known.low, "high": known.high}
         low, high = page_range(column, known)
-        data = write_batch(pa.record_batch(arrays))
+        data = write_batch(pa.record_batch(arrays)).ljust(_LEAST_BYTES, b"\0")
         yield (table_id, column_key(column), page_id, str(column.type), low, high, data)
 
 

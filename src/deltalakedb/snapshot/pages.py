@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from deltalakedb.store import Store, TableRecord
-    from deltalakedb.store.dialect import Row
+    from deltalakedb.store.dialect import Row, Session
 
 DECODERS: Final = min(4, os.cpu_count() or 1)
 # A fifth smaller than by the fastest level and read as fast; higher levels gain next to nothing.
@@ -149,9 +149,9 @@ def damaged_page(table: TableRecord, error: Exception) -> CatalogError:
     )
 
 
-def pages_of(store: Store, table: TableRecord, version: int) -> Pages | None:
+def pages_of(session: Session, table: TableRecord, version: int) -> Pages | None:
     """The pages that serve a version; None where there are none."""
-    rows = store.dialect.ask(lambda session: session.page_list_at(table.table_id, version))
+    rows = session.page_list_at(table.table_id, version)
     if not rows:
         return None
     pages = [Page(number, size, _live(until, version)) for number, size, until, *_ in rows]
@@ -192,7 +192,7 @@ def stream_pages(
     """
     if expected < LEAST_STREAMED:
         return None
-    pages = pages_of(store, table, version)
+    pages = store.dialect.ask(lambda session: pages_of(session, table, version))
     if pages is None:
         return None
     changes = changes_of(store, table, version, pages, columns, expected=expected)
