@@ -55,7 +55,7 @@ class Shape:
     removed: int
     days: int = 100
     columns: int = 4
-    """How many columns have statistics; those beyond four are in random order."""
+    """How many columns have statistics; beyond four, every second one is in random order."""
 
     @property
     def added(self) -> int:
@@ -85,15 +85,15 @@ class Shape:
         """The smallest and the largest value of each column but the partition."""
         low = self.place(number) * ROWS
         minute = f"{low // 60_000 % 24:02}:{low // 1000 % 60:02}"
-        extra = (self.place(number) * 7919 % self.live_files * ROWS for _ in self.extra_columns)
+        spread = self.place(number) * 7919 % self.live_files * ROWS
         return {
             "id": (low, low + ROWS - 1),
             "value": (low % 977 / 8, low % 977 / 8 + 1000.5),
             "name": (f"customer-{low:012}", f"customer-{low + ROWS - 1:012}"),
             "ts": (f"2026-01-01T{minute}:00.000Z", f"2026-01-01T{minute}:59.999Z"),
             **{
-                name: (first, first + ROWS - 1)
-                for name, first in zip(self.extra_columns, extra, strict=True)
+                name: (low, low + ROWS - 1) if position % 2 else (spread, spread + ROWS - 1)
+                for position, name in enumerate(self.extra_columns)
             },
         }
 

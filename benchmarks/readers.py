@@ -55,9 +55,9 @@ class OurReader:
         """Open and list to Arrow."""
         return self.open(version).files()
 
-    def plan(self, where: str) -> Any:
+    def plan(self, where: str, columns: Sequence[str] | None = None) -> Any:
         """Open and list the files that a condition needs."""
-        return self.open().files(where=where)
+        return self.open().files(where=where, columns=columns)
 
     def close(self) -> None:
         """Release the catalog."""
@@ -108,8 +108,7 @@ def delta_rs_bounds(table: Path, column: str, low: Any, high: Any) -> Any:
     if low is not None:
         condition &= pc.field(f"max.{column}") >= low
     if high is not None:
-        ends = pc.field(f"min.{column}")
-        condition &= (ends < high) if isinstance(high, str) else (ends <= high)
+        condition &= pc.field(f"min.{column}") <= high
     return files.filter(condition)
 
 

@@ -14,7 +14,7 @@ All read the very same table (`lakes.py`). Goals, with 100,000 live files and 20
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any
@@ -314,9 +314,9 @@ def _planning(report: Report, server: PostgresServer, sizes: Sizes) -> None:
             _memory(report, reader, many.live_files)
 
 
-def plan(reader: OurReader, where: str) -> Callable[[], Any]:
+def plan(reader: OurReader, where: str, columns: Sequence[str] | None = None) -> Callable[[], Any]:
     """Open the table and list the files of a condition."""
-    return lambda: reader.plan(where)
+    return lambda: reader.plan(where, columns)
 
 
 def _partition(shape: Shape) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from deltalakedb.actions.jsonvalue import texts
 from deltalakedb.conditions import planned
 from deltalakedb.conditions.bounds import (
     Bounds,
@@ -299,8 +300,8 @@ class MatchingFiles:
         missing = [column for column in self._named if key_of(column) not in bounds]
         if missing:
             read = lambda _, files, stats: read_page(files, stats, _TEXTS)  # noqa: E731
-            (texts,) = self._each(session, [page.number], read, with_stats=True)
-            bounds |= read_bounds(missing, texts["stats"], texts["partition_values"])
+            (batch,) = self._each(session, [page.number], read, with_stats=True)
+            bounds |= read_bounds(missing, batch["stats"], batch["partition_values"])
         return bounds
 
     def _each(
@@ -337,7 +338,8 @@ class MatchingFiles:
                 "stats_among",
                 table_id=self.table.table_id,
                 version=self.version,
-                paths=session.array(sorted(set(paths))),  # neighbours are faster to look up
+                # Neighbours are faster to look up.
+                path_list=session.map_parameter(texts(sorted(set(paths)))),
             )
             decode = session.decode_text
             return {
@@ -345,9 +347,9 @@ class MatchingFiles:
                 for path, dv_id, text in rows
             }
 
-        texts = self.store.dialect.ask(ask)
+        stats = self.store.dialect.ask(ask)
         try:
-            return [texts[key] for key in zip(paths, vectors, strict=True)]
+            return [stats[key] for key in zip(paths, vectors, strict=True)]
         except KeyError:
             check_version(self.store, self.table, self.version)
             raise _PagesChangedError from None

@@ -306,6 +306,7 @@ def used(
     with dialect.write() as session:
         paths = [f"part-{n:08d}" for n in range(5)]
         params["paths"], params["table_ids"] = session.array(paths), session.array([TABLE_ID])
+        params["path_list"] = json.dumps(paths)
         params["keys"] = json.dumps([(path, "") for path in paths])
         params["dv_ids"] = session.array([""] * len(paths))
         if dialect.engine == "postgres":

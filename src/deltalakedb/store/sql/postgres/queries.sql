@@ -166,9 +166,9 @@ FROM pg_stat_activity WHERE pid = :backend;
 
 -- name: stats_among
 -- The statistics of files that are live at a version, by path. The lateral subquery is an order: look
--- each path up by the index on paths.
+-- each path up by the index on paths. They come as JSON, which the driver passes on faster than an array.
 SELECT f.path, f.dv_id, f.stats
-FROM unnest(:paths::text[]) AS wanted(path)
+FROM json_array_elements_text(:path_list::json) AS wanted(path)
 CROSS JOIN LATERAL (
     SELECT path, dv_id, stats FROM dl_active_files
     WHERE table_id = :table_id AND path = wanted.path

@@ -44,7 +44,7 @@ SELECT sqlite_version(), CAST((julianday('now') - 2440587.5) * 86400000 AS INTEG
 -- name: stats_among
 -- The statistics of files that are live at a version, by path. CROSS JOIN is an order: look paths up.
 SELECT f.path, f.dv_id, f.stats
-FROM json_each(:paths) AS wanted
+FROM json_each(:path_list) AS wanted
 CROSS JOIN dl_active_files AS f
   ON f.table_id = :table_id AND f.path = wanted.value
      AND +f.added_version <= :version AND +f.removed_version > :version;
