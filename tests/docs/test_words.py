@@ -33,6 +33,7 @@ PAGES = [
 CLEAN = [
     "src/deltalakedb/actions",
     "src/deltalakedb/cli",
+    "src/deltalakedb/conditions",
     "src/deltalakedb/deltalog",
     "src/deltalakedb/demo",
     "src/deltalakedb/importing",
@@ -41,6 +42,7 @@ CLEAN = [
     "src/deltalakedb/reading",
     "src/deltalakedb/retention",
     "src/deltalakedb/service",
+    "src/deltalakedb/snapshot",
     "src/deltalakedb/spark",
     "src/deltalakedb/staging",
     "src/deltalakedb/storage",

@@ -1,4 +1,4 @@
-"""What a condition says of one planned column, as intervals of its order keys.
+"""The intervals of order keys that a condition allows for one column.
 
 Guarantees: a file with a matching row has key bounds (see `actions/order_keys.py`) that overlap one
 of the intervals, and an index on (width class, lowest key) finds all such files by `probe_rows`.
@@ -35,10 +35,10 @@ MOST_RANGES: Final = 64
 
 
 def key_ranges(predicate: Predicate, column: PlannedColumn) -> list[Range] | None:
-    """Disjoint intervals, ascending, that the key of a matching row's value lies in.
+    """Disjoint intervals, ascending, for the keys of values in matching rows.
 
-    None: the condition says nothing of the column. An empty list: no row can match. At most
-    `MOST_RANGES`; of more, the nearest become one.
+    None: the condition does not restrict the column. An empty list: no row can match. There are at
+    most `MOST_RANGES`; the nearest ones are joined.
     """
     found = _ranges(predicate, column)
     if found is None or found == [(LOWEST, HIGHEST)]:
@@ -47,11 +47,11 @@ def key_ranges(predicate: Predicate, column: PlannedColumn) -> list[Range] | Non
 
 
 def probe_rows(ranges: Sequence[Range]) -> list[tuple[int, int, int, int]]:
-    """What to look up in an index on (width class, lowest key) for files that overlap a range.
+    """The lookups in an index on (width class, lowest key) for files that overlap a range.
 
     Each row is (width, low_from, low_to, a): the files of that class whose lowest key lies between
     `low_from` and `low_to`, and whose highest key is `a` or above. The ranges are disjoint and
-    ascending; each file that overlaps one is found exactly once, by the first that it overlaps.
+    ascending; each file that overlaps one is returned exactly once, by the first that it overlaps.
     """
     rows = []
     before = LOWEST - 1

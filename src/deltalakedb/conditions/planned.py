@@ -1,11 +1,11 @@
-"""Files by their keys: how a condition on planned columns is looked up instead of scanned for.
+"""Lookups of files by the keys of planned columns, instead of a scan.
 
-The catalog keeps, for up to three columns of a table, the bounds of each file as keys (see
-`actions/planning.py`). Where a condition says something of one of them, an index leads to the
-files, and everything else the condition says is asked of those few only.
+The catalog has, for up to three columns of a table, the bounds of each file as keys (see
+`actions/planning.py`). If a condition restricts one of them, an index leads to the files, and the
+rest of the condition is compared with these few only.
 
-Keys are only good for the plan that they were made by. The query therefore compares the plan in the
-same statement: with another plan it finds nothing, and is asked again without keys.
+Keys are valid for one plan. The query compares the plan in the same statement: with another plan it
+returns no rows, and the files are listed without keys.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from deltalakedb.store.url import Engine
 
 FEW: Final = 4_000
-"""Up to that many files are looked up by their keys; beyond that, reading all is as fast."""
+"""Fewer files than this are looked up by their keys; for more, reading all is as fast."""
 
 _SAME_PLAN: Final[Mapping[Engine, str]] = {
     "postgres": "(SELECT md5(plan)::uuid FROM dl_tables WHERE table_id = :table_id) = :plan",
@@ -61,14 +61,14 @@ class Sql:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What a condition says of the planned columns: for each slot the intervals of its keys."""
+    """The intervals of keys that a condition allows, by slot of the plan."""
 
     plan: str
     by_slot: Mapping[int, Sequence[Range]]
 
 
 def keys_of(predicate: Predicate, plan: str | None) -> Keys | None:
-    """What the predicate says of the columns of a plan; None where it says nothing."""
+    """The intervals that a predicate allows for the columns of a plan; None without any."""
     if plan is None:
         return None
     found: dict[int, Sequence[Range]] = {}
@@ -85,7 +85,7 @@ def keys_of(predicate: Predicate, plan: str | None) -> Keys | None:
 
 
 def best_slot(session: Session, keys: Keys, table_id: str) -> int | None:
-    """The slot whose index leads to the fewest files; None where that is still many."""
+    """The slot whose index leads to the fewest files; None where these are still many."""
     engine = session.engine
     counts = [
         f"(SELECT count(*) FROM (SELECT 1 {_found(engine, slot, '')} LIMIT :few) AS c{slot})"  # noqa: S608
@@ -115,7 +115,7 @@ def looked_up(engine: Engine, columns: Sequence[str], keys: Keys, slot: int) -> 
 
 
 def _found(engine: Engine, slot: int, more: str) -> str:
-    """FROM, as an order to the planner: for each probe, look up what the index on keys has."""
+    """The FROM clause, as an order to the planner: look up each probe in the index on keys."""
     probes, overlap = _PROBES[engine].format(slot=slot), _OVERLAP.format(slot=slot) + more
     if engine == "postgres":
         files = f"SELECT f.* FROM dl_active_files AS f WHERE {overlap} OFFSET 0"  # noqa: S608

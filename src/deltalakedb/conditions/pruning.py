@@ -1,4 +1,4 @@
-"""Which files may hold a row that fulfils a condition, by the bounds of their columns.
+"""Pruning: the files that can hold a matching row, by the bounds of their columns.
 
 Guarantees:
 

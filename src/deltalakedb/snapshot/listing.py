@@ -79,7 +79,7 @@ def files_at(
     limit: int | None = None,
     offset: int = 0,
 ) -> FileQuery:
-    """The files that are live at a version; ordered by path where a part is asked for."""
+    """The query for the files that are live at a version; by path with a limit or offset."""
     keys: dict[str, str | int] = {"table_id": table.table_id, "version": version}
     text = f"SELECT {', '.join(columns)} FROM dl_active_files WHERE {_LIVE_AT} AND {_THERE}"  # noqa: S608
     if limit is not None or offset:
@@ -92,7 +92,7 @@ def files_at(
 def read_looked_up(
     store: Store, table: TableRecord, version: int, columns: tuple[str, ...], lookup: Sql
 ) -> pa.Table | None:
-    """The live files that keys of a planned column lead to; None where the plan has changed."""
+    """Run a lookup by keys of a planned column; None where the plan has changed."""
     query = FileQuery(
         f"{lookup.text} AND {_THERE}",
         columns,

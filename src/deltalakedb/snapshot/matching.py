@@ -1,4 +1,4 @@
-"""Files that may hold rows for a condition on any column; Arrow compares their bounds.
+"""The files that can hold rows for a condition on any column; Arrow compares their bounds.
 
 Three ways lead to the candidates, and the same comparison decides in each:
 
@@ -64,12 +64,12 @@ _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
 
 class _PagesChangedError(Exception):
-    """Pages were made anew while they were read; the rows of the catalog have the same files."""
+    """Pages were rebuilt while they were read; the rows of the catalog have the same files."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatchingFiles:
-    """The files that are live at a version and may hold rows for a predicate.
+    """The files that are live at a version and can hold rows for a predicate.
 
     `expected` is the number of live files, by the ledger: pages that have another are not used.
     """
@@ -82,7 +82,7 @@ class MatchingFiles:
     expected: int
 
     def read(self) -> pa.Table:
-        """All of them."""
+        """Read all of them."""
         import pyarrow as pa
 
         with span("deltalakedb.files", table=self.table.name):
@@ -91,7 +91,7 @@ class MatchingFiles:
                 with Threads(max_workers=DECODERS) as pool:
                     batches = list(self._batches(pool))
             except (_PagesChangedError, pa.ArrowException, OSError, ValueError):
-                # Pages that are damaged or were made anew: the rows have the answer.
+                # Pages that are damaged or were rebuilt: the rows have the same files.
                 self.store.metrics.count("page_failures_total")
                 batches = list(self._of_rows())
             files = pa.Table.from_batches(batches, schema_of(self.columns))
@@ -101,7 +101,7 @@ class MatchingFiles:
         return files
 
     def stream(self) -> Generator[pa.RecordBatch, None, None]:
-        """All of them in batches, a page at a time."""
+        """Yield all of them in batches, a page at a time."""
         import pyarrow as pa
 
         matches = 0
@@ -171,7 +171,7 @@ class MatchingFiles:
             yield from self._filtered(batches)
 
     def _filtered(self, batches: Iterable[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
-        """Files with their statistics at hand: those that may match."""
+        """Filter files with their statistics by the predicate."""
         for batch in batches:
             bounds = read_bounds(self._named, batch["stats"], batch["partition_values"])
             matches = batch.filter(matching_files(self.predicate, bounds, batch.num_rows))
@@ -186,7 +186,7 @@ class MatchingFiles:
         )
 
     def _by_keys(self) -> pa.Table | None:
-        """The files that the keys of a planned column lead to; None where these are no help."""
+        """The files that the keys of a planned column lead to; None where these are many."""
         dialect, table_id = self.store.dialect, self.table.table_id
         if dialect.engine == "duckdb":  # which reads columns, and looks nothing up
             return None
@@ -242,7 +242,7 @@ class MatchingFiles:
         return [pool.submit(read, run).result for run in _runs(pages.pages, positions, most)]
 
     def _positions(self, session: Session, pages: Sequence[Page]) -> dict[int, pa.Array]:
-        """Where the live files of pages stand that may match, by page; without empty ones."""
+        """The positions of live files that can match, by page; pages without any are left out."""
         import pyarrow.compute as pc
 
         stored = self._stored_bounds(session, pages)
@@ -267,7 +267,7 @@ class MatchingFiles:
     def _stored_bounds(
         self, session: Session, among: Sequence[Page]
     ) -> dict[int, dict[Key, Bounds | None] | None]:
-        """The bounds beside pages, by page: None for a page without a match, or of another type."""
+        """The stored bounds by page; None for a page that cannot match, and for another type."""
         pages: dict[int, dict[Key, Bounds | None] | None] = {}
         for column in self._named:
             ranges = key_ranges(self.predicate, column)
@@ -358,7 +358,7 @@ class MatchingFiles:
 def _runs(
     pages: Sequence[Page], wanted: Container[int], most: int
 ) -> Generator[list[int], None, None]:
-    """The numbers of adjacent pages that are wanted, at most so many at a time."""
+    """The numbers of adjacent wanted pages, at most `most` at a time."""
     run: list[int] = []
     for page in pages:
         is_wanted = page.number in wanted

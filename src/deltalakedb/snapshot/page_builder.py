@@ -357,7 +357,7 @@ class _Page:
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """The pages of a whole history, and the files that they are made of."""
+    """The pages of a whole history, and their files."""
 
     rows: list[Row]
     pages: list[_Page]
@@ -375,7 +375,7 @@ class _History:
 
 
 def history_pages(table_id: str, files: pa.Table, due: list[tuple[int, float]]) -> _History | None:
-    """All pages, where they are due after these versions; None for too large tables.
+    """All pages of a history, built after these versions; None for tables that are too large.
 
     Each page is written once, because the removes are known in advance. No catalog is needed, so
     this can run beside the import.

@@ -125,7 +125,7 @@ class Pages(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """The files that a version has less and more than its pages."""
+    """The files that were removed and added after the pages of a version were built."""
 
     removed: pa.Table | None
     added: pa.Table
@@ -135,7 +135,7 @@ def pages_changed(table: TableRecord) -> CatalogError:
     """The error for a page that is gone."""
     return CatalogError(
         f"The files of table {table.name!r} cannot be listed to the end",
-        why="Its pages were made anew meanwhile",
+        why="Its pages were rebuilt meanwhile",
         fix="List them again",
     )
 
@@ -249,7 +249,7 @@ def _live_files(
 
 
 def _live(removed: bytes | None, version: int) -> pa.Array | None:
-    """Which files of a page are live at a version; None where all are."""
+    """A boolean for each file of a page: whether it is live at a version; None where all are."""
     import pyarrow.compute as pc
 
     if removed is None:
@@ -286,7 +286,7 @@ def read_batch(data: bytes, columns: Sequence[str] | None = None) -> pa.RecordBa
 
 
 def read_page(files: bytes, stats: bytes | None, columns: Sequence[str]) -> pa.RecordBatch:
-    """Columns of a page; statistics are apart, except in pages of older releases."""
+    """Columns of a page; statistics are stored separately, except by older releases."""
     import pyarrow as pa
 
     if stats is None or "stats" not in columns:

@@ -524,7 +524,7 @@ class Notifier:
         return True
 
     def close(self) -> None:
-        """Send what is due, and close the connection."""
+        """Send the notification that is due, and close the connection."""
         with self._lock:
             self._closed.set()
             self._bell.set()
