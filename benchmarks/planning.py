@@ -71,8 +71,11 @@ def run(report: Report, *, quick: bool) -> None:
     sizes = QUICK if quick else FULL
     with PostgresServer(fsync=False) as server:
         _shares(report, server, sizes)
-        small = Shape(sizes.files, commits=20, removed=0, columns=COLUMNS)
-        large = Shape(sizes.many_files, commits=20, removed=0, columns=COLUMNS)
+        # As many files a commit, so that pages have as many.
+        small, large = (
+            Shape(files, commits=max(1, files // 50_000), removed=0, columns=COLUMNS)
+            for files in (sizes.files, sizes.many_files)
+        )
         order = (in_order(FEW, sizes.files // 2), in_order(FEW, sizes.many_files // 2))
         random = (in_random_order(sizes.files // 100), in_random_order(sizes.many_files // 100))
         goals = {"in random order": (random, 12.0), f"{FEW} files in order": (order, 3.0)}

@@ -269,6 +269,7 @@ class MatchingFiles:
     ) -> dict[int, dict[Key, Bounds | None] | None]:
         """The stored bounds by page; None for a page that cannot match, and for another type."""
         pages: dict[int, dict[Key, Bounds | None] | None] = {}
+        first, last = among[0].number, among[-1].number
         for column in self._named:
             ranges = key_ranges(self.predicate, column)
             params = {
@@ -276,12 +277,10 @@ class MatchingFiles:
                 "version": self.version,
                 "column_key": column_key(column),
                 "type": str(column.type),
-                "first": among[0].number,
-                "last": among[-1].number,
                 "lowest": _LOWEST if ranges is None else min((a for a, _ in ranges), default=0),
                 "highest": _HIGHEST if ranges is None else max((b for _, b in ranges), default=-1),
             }
-            for number, data_type, data in session.run_binary("page_bounds", **params):
+            for number, data_type, data in session.page_bounds(first, last, **params):
                 known = pages.setdefault(number, {})
                 if data is None:
                     pages[number] = None

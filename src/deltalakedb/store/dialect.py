@@ -161,6 +161,13 @@ class Session(ABC):
         """The pages that serve a version: number, num_files, removed, and the same versions."""
         return self.run_binary("page_list_at", table_id=table_id, version=version)
 
+    def page_bounds(self, first: int, last: int, **params: object) -> list[Row]:
+        """The bounds of a column in the pages that serve a version: number, type, bounds.
+
+        Bounds are None where no file of the page can match.
+        """
+        return self.run_binary("page_bounds", first=first, last=last, **params)
+
     def pages_between(
         self, table_id: str, version: int, first: int, last: int, *, with_stats: bool
     ) -> Iterable[Row]:

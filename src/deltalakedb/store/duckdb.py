@@ -244,18 +244,28 @@ class DuckdbSession(Session):
     def pages_between(
         self, table_id: str, version: int, first: int, last: int, *, with_stats: bool
     ) -> Iterator[tuple[int, pa.Buffer, pa.Buffer | None]]:
-        params = {
-            "table_id": table_id,
-            "version": version,
-            "first": first,
-            "last": last,
-            "with_stats": int(with_stats),
-        }
+        keys = {"table_id": table_id, "version": version, "first": first, "last": last}
+        query, params = "file_pages_between", keys
+        if with_stats:
+            query, params = "pages_between", {**keys, "with_stats": 1}
         with self._translated():
-            for batch in self.batches(load_queries("duckdb")["pages_between"], params, size=1):
+            for batch in self.batches(load_queries("duckdb")[query], params, size=1):
                 numbers, files, stats = batch.columns
                 text = None if stats.null_count else stats.buffers()[2]
                 yield numbers[0].as_py(), files.buffers()[2], text
+
+    def page_bounds(self, first: int, last: int, **params: object) -> list[Row]:
+        if last - first < _PAGES_AT_ONCE:
+            return self.run("page_bounds", first=first, last=last, **params)
+        # It would read the bounds of all pages, even of those whose bounds it does not return.
+        ranges: dict[int, bool] = dict(self.run("page_ranges", first=first, last=last, **params))
+        possible = [number for number, can_match in ranges.items() if can_match]
+        rows: list[Row] = [(number, "", None) for number in ranges if not ranges[number]]
+        if possible:
+            first, last = min(possible), max(possible)
+            bounds = self.run("page_bounds", first=first, last=last, **params)
+            rows += [row for row in bounds if row[2] is not None]
+        return rows
 
     def page_list_at(self, table_id: str, version: int) -> list[Row]:
         rows = sorted(self.run("page_list_at", table_id=table_id, version=version))

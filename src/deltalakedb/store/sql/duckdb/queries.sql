@@ -83,6 +83,21 @@ FROM dl_page_columns
 WHERE table_id = :table_id AND column_key = :column_key
   AND page_id >= :first AND page_id <= :last AND :version >= 0;
 
+-- name: file_pages_between
+-- As pages_between without statistics: a CASE would read them.
+SELECT page_id, files, NULL FROM dl_file_pages
+WHERE table_id = :table_id AND page_id >= :first AND page_id <= :last
+  AND valid_to > :version AND valid_from <= :version;
+
+-- name: page_ranges
+-- Whether a file of each page can match, without its bounds.
+SELECT page_id,
+       type <> :type OR
+       (low IS NULL OR low <= :highest) AND (high IS NULL OR high >= :lowest)
+FROM dl_page_columns
+WHERE table_id = :table_id AND column_key = :column_key
+  AND page_id >= :first AND page_id <= :last AND :version >= 0;
+
 -- name: page_marks
 -- The newest versions at or before :version at which pages began and ended.
 SELECT max(valid_from) FILTER (valid_from <= :version),
