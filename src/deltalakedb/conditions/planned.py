@@ -34,7 +34,6 @@ FEW: Final = 4_000
 _SAME_PLAN: Final[Mapping[Engine, str]] = {
     "postgres": "(SELECT md5(plan)::uuid FROM dl_tables WHERE table_id = :table_id) = :plan",
     "sqlite": "(SELECT plan FROM dl_tables WHERE table_id = :table_id) = :plan",
-    "duckdb": "(SELECT plan FROM dl_tables WHERE table_id = :table_id) = :plan",
 }
 # An expression around the versions leaves only the index on keys to look files up with.
 _LIVE: Final = "f.added_version + 0 <= :version AND f.removed_version + 0 > :version"
