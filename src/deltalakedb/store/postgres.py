@@ -95,6 +95,7 @@ _GREATEST, _FINEST = 131_072, 16_383
 _FAR_EXPONENT = re.compile(r"[0-9]e-?[0-9]{5}")
 _MIGRATION_LOCK = 0x64_6C_64_62  # "dldb"
 _TURN_LOCK = 0x64_6C_64_74  # "dldt"
+_HEAD_LOCK = 0x64_6C_64_68  # "dldh"
 _ESCAPE = "\ue000"
 _ESCAPED = re.compile(f"{_ESCAPE}([01])")
 _UNESCAPED = {"0": "\x00", "1": _ESCAPE}
@@ -138,18 +139,20 @@ class PostgresSession(Session):
     def _take_head(self, take: Take, *first: Statement) -> Taken:
         encoding = self._open.encoding
         params = {
+            "lock": b"%d" % _HEAD_LOCK,
             "table_id": take.table_id.encode(),
             "version": b"%d" % take.base,
             "last": b"%d" % take.last,
             "commit_uuid": take.commit_uuid.encode(),
             "paths": _list_text(take.paths).encode(encoding),
         }
-        names = ("take_sound_head" if take.unless_drifted else "take_head", *_AFTER_HEAD)
+        take_head = "take_sound_head" if take.unless_drifted else "take_head"
+        names = ("queue_for_head", take_head, "commits_since", "live_among")
         with self._translated():
             results = raise_failed(
                 self._connection.together([*first, *(_statement(name, params) for name in names)])
             )
-        head, since, live = (rows_of(result, encoding) for result in results[-len(names) :])
+        head, since, live = (rows_of(result, encoding) for result in results[-3:])
         if not head:
             return Taken(None)
         return Taken(int(head[0][0]), Since.from_row(since[0]) if since else None, self._live(live))
@@ -334,7 +337,6 @@ def _list_text(values: Sequence[str]) -> str:
     return '{"' + '","'.join(quoted) + '"}' if quoted else "{}"
 
 
-_AFTER_HEAD = ("commits_since", "live_among")
 _PARAMETER = re.compile(r"%\(([a-z_]+)\)s|%%")
 
 

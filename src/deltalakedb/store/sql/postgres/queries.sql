@@ -57,6 +57,11 @@ LIMIT :limit;
 -- The newest version, held until the transaction ends.
 SELECT current_version FROM dl_table_heads WHERE table_id = :table_id FOR UPDATE;
 
+-- name: queue_for_head
+-- Wait until it is this transaction's turn to take the head. Whoever waits for a row is woken with all
+-- the others and waits again, each time that it changes; this lock wakes one, in the order they came.
+SELECT pg_advisory_xact_lock(:lock::int, hashtext(:table_id::text));
+
 -- name: take_head
 -- Move the head on, after waiting for whoever holds it: one wait, where a compare-and-set that loses
 -- would have to wait again. The version tells whether others came in between.
