@@ -344,6 +344,9 @@ class VectorSinks(Protocol):
     def create(self, key: str) -> Any:
         """Open a new file for writing."""
 
+    def settle(self) -> None:
+        """Let the finished files survive a power cut."""
+
     def delete(self, keys: list[str]) -> None:
         """Delete files."""
 
@@ -371,6 +374,7 @@ def write_vectors(
             sink.write(data)
             sink.write(struct.pack(">I", zlib.crc32(data)))
         sink.close()
+        sinks.settle()
     except BaseException:
         sink.abandon()
         sinks.delete([key])

@@ -32,8 +32,11 @@ from deltalakedb.storage import (
     normalise_location,
     open_object_store,
 )
+from deltalakedb.storage.local_files import make_folder, sync_path
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow as pa
     from obstore.store import ObjectStore
 
@@ -227,6 +230,7 @@ class Stager:
         """Close every file; return the actions that add them."""
         for values in list(self._open):
             self._close(values)
+        self._sinks.settle()
         return self._done
 
     def abort(self) -> None:
@@ -362,7 +366,8 @@ class Sinks:
     """Creates files below one location.
 
     An unfinished file does not exist for readers: on a local disk it is deleted if writing fails,
-    in an object store its parts are never assembled.
+    in an object store its parts are never assembled. Finished files survive a power cut after
+    `settle`.
     """
 
     def __init__(self, location: str, storage_options: Mapping[str, str] | None = None) -> None:
@@ -370,6 +375,7 @@ class Sinks:
         self._options = check_options(storage_options)
         self._folder = local_path(self.location)
         self._store: ObjectStore | None = None
+        self._unsettled: set[Path] = set()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Sinks, (self.location, self._options)
@@ -379,7 +385,8 @@ class Sinks:
         if self._folder is not None:
             path = self._folder / key
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(path.parent)
+                self._unsettled.add(path.parent)
                 return Sink(path.open("xb"))
             except OSError as error:
                 raise StorageError(
@@ -393,6 +400,13 @@ class Sinks:
         if self._store is None:
             self._store = open_object_store(self.location, self._options)
         return _ObjectSink(open_writer(self._store, key))
+
+    def settle(self) -> None:
+        """Sync the names of the finished files to the disk."""
+        for folder in self._unsettled:
+            with _storage_errors(str(folder)):
+                sync_path(folder)
+        self._unsettled.clear()
 
     def delete(self, keys: list[str]) -> None:
         """Delete files that no commit refers to; failures are left to vacuum."""
