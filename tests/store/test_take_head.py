@@ -288,3 +288,17 @@ def test_statements_are_prepared_once(postgres: str, open_store: OpenStore) -> N
     assert after.isdisjoint(before)
     work()
     assert prepared() == after != set()
+
+
+def test_statements_of_the_driver_are_prepared_again_too(
+    postgres: str, open_store: OpenStore
+) -> None:
+    """psycopg notices that statements are dropped only the first time."""
+    store = open_store(with_options(postgres, pool_size=1))
+    table_id = new_table(store)
+    for version in range(1, 5):
+        paths = [f"{version}-{number}" for number in range(2)]
+        commit(store, table_id, [add(path) for path in paths])
+        with store.write() as session:
+            session.write_keys([])  # by a relation that is dropped again
+            assert session.close_files(table_id, version + 1, [(path, "") for path in paths]) == 2

@@ -519,10 +519,13 @@ class _Transaction(Transaction[PostgresConnection, PostgresSession]):
 
     def _rollback(self) -> None:
         self._session.unsent.clear()
-        if self._connection.info.transaction_status != pq.TransactionStatus.IDLE:
+        status = self._connection.info.transaction_status
+        if status != pq.TransactionStatus.IDLE:
             with suppress(psycopg.Error):
-                # Not by a cursor: psycopg would drop all statements that are prepared.
                 self._connection.together([_ROLLBACK])
+                if status == pq.TransactionStatus.INERROR:
+                    # Maybe because a prepared statement is gone.
+                    self._connection.forget_prepared()
 
     def _translate(self, error: BaseException) -> None:
         if isinstance(error, psycopg.Error):
@@ -710,6 +713,7 @@ class PostgresDialect(Dialect):
                 row = cursor.fetchone()
         except CatalogBusyError:
             connection.execute("ROLLBACK")
+            connection.forget_prepared()
             return False
         return row is not None and row[0] == "SUCCEEDED"
 

@@ -221,10 +221,13 @@ class PostgresConnection(Connection[Row]):
         return 2
 
     def forget_prepared(self) -> None:
-        """Prepare all statements again, after one that makes psycopg drop those of the session."""
-        if self._prepared_names:
-            self._prepared_names.clear()
-            self.execute("DEALLOCATE ALL")
+        """Prepare all statements again, ours and those of psycopg."""
+        if self.is_pooled:
+            return
+        self._prepared_names.clear()
+        # psycopg looks at the result of a statement only where its text is new.
+        self._num_prepared += 1
+        self.execute(f"DEALLOCATE ALL /* {self._num_prepared} */".encode())
 
     # --- a server that is silent ----------------------------------------------------------
 
