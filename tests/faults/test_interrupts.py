@@ -17,6 +17,7 @@ from uuid import uuid4
 import pytest
 
 import deltalakedb
+from deltalakedb.actions import AddFile
 from deltalakedb.store import Store
 from deltalakedb.store.arrow import FileQuery
 from deltalakedb.store.dialect import Take
@@ -24,7 +25,7 @@ from deltalakedb.store.relations import TXN_ACTIONS
 from deltalakedb.store.url import Engine
 from store.test_connections import with_options
 
-from support.store import OpenStore, new_table
+from support.store import OpenStore, commit, new_table
 
 HERE = Path(__file__).parent
 ROOMS = (str(Path(deltalakedb.__file__).parent), str(HERE))
@@ -241,6 +242,32 @@ def test_a_transaction_that_only_a_traceback_holds_ends_with_close(
     store.lock_head(session, table_id)
     store.close()
     write(other, table_id)
+
+
+def test_a_result_whose_closing_was_interrupted_is_closed_again(
+    catalog_url: str, open_store: OpenStore, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver counts the second time as one too many."""
+    if engine != "postgres":
+        pytest.skip("only Postgres has listings by another driver")
+    store = open_store(with_options(catalog_url, timeout=2))
+    table_id = new_table(store)
+    commit(store, table_id, [AddFile("a", {}, 5, 1, data_change=True)])
+    text = "SELECT path FROM dl_active_files WHERE table_id = :table_id"
+    batches = store.dialect.list_files(FileQuery(text, ("path",), {"table_id": table_id}))
+    next(batches)
+    from adbc_driver_manager import dbapi
+
+    closed = dbapi.Cursor.close
+
+    def close(cursor: dbapi.Cursor) -> None:
+        closed(cursor)
+        raise RuntimeError("Underflow in closing this AdbcStatement")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(dbapi.Cursor, "close", close)
+        batches.close()
+    list_files(store, table_id)
 
 
 # --- at random moments --------------------------------------------------------------------

@@ -200,10 +200,11 @@ class _Link:
             self._work.and_then(self._close)
 
     def _close(self) -> None:
-        # The connection is lost: errors of closing it do not matter.
-        with suppress(dbapi.Error):
+        # The connection is lost: errors of closing it do not matter. RuntimeError: closing the
+        # result was interrupted before, or has failed.
+        with suppress(dbapi.Error, RuntimeError):
             self.finish()
-        # RuntimeError: its result could not be closed either.
+        self._cursor = None
         with suppress(dbapi.Error, RuntimeError):
             if self._connection is not None:
                 self._connection.close()
