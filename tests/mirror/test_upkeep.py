@@ -15,6 +15,7 @@ from deltalakedb.clock import ManualClock
 from deltalakedb.errors import StorageUnavailableError
 from deltalakedb.lake import Lake
 from deltalakedb.store.mirror import note_cleaned
+from deltalakedb.table import Table
 
 from support.lake import add
 from support.mirror_lakes import NewTable
@@ -30,6 +31,16 @@ def checkpoints(log: Path) -> list[int]:
 def hinted(log: Path) -> int:
     version: int = json.loads((log / "_last_checkpoint").read_text("utf-8"))["version"]
     return version
+
+
+def new_orders(lake: Lake, folder: Path, *, interval: int) -> Table:
+    """The table of the processes below, with a checkpoint after so many commits."""
+    return lake.create_table(
+        "sales.orders",
+        location=str(folder),
+        schema=pa.schema([("id", pa.int64())]),
+        properties={"delta.checkpointInterval": str(interval)},
+    )
 
 
 def test_checkpoints_come_at_their_interval_while_commits_go_on(
@@ -73,12 +84,7 @@ def test_a_process_that_ends_without_close_makes_the_checkpoints_that_are_due(
     tmp_path: Path, catalog_url: str
 ) -> None:
     with deltalakedb.connect(catalog_url) as lake:
-        table = lake.create_table(
-            "sales.orders",
-            location=str(tmp_path / "orders"),
-            schema=pa.schema([("id", pa.int64())]),
-            properties={"delta.checkpointInterval": "1"},
-        )
+        table = new_orders(lake, tmp_path / "orders", interval=1)
     arguments = [sys.executable, "-c", ENDING, catalog_url]
     ended = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -102,12 +108,7 @@ def test_upkeep_of_a_process_that_was_killed_is_done_by_the_next(
     tmp_path: Path, catalog_url: str
 ) -> None:
     with deltalakedb.connect(catalog_url) as lake:
-        table = lake.create_table(
-            "sales.orders",
-            location=str(tmp_path / "orders"),
-            schema=pa.schema([("id", pa.int64())]),
-            properties={"delta.checkpointInterval": "2"},
-        )
+        table = new_orders(lake, tmp_path / "orders", interval=2)
         table.append(pa.table({"id": pa.array([0], pa.int64())}))
     killed = subprocess.run([sys.executable, "-c", KILLED, catalog_url], check=False)
     assert killed.returncode == -signal.SIGKILL
