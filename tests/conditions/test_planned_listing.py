@@ -15,7 +15,6 @@ from deltalakedb.conditions.where import parse_where
 from deltalakedb.errors import InvalidConditionError
 from deltalakedb.lake import Lake
 from deltalakedb.snapshot.matching import MatchingFiles
-from deltalakedb.store.url import Engine
 
 from support.delta_log import PROTOCOL, metadata, write_commit
 from support.lake import SCHEMA, add, new_lake_table, row_counts, schema_json
@@ -24,9 +23,7 @@ from support.store import Catalogs
 # --- which key ----------------------------------------------------------------------------
 
 
-def test_the_column_that_leads_to_fewer_files_is_looked_up(lake: Lake, engine: Engine) -> None:
-    if engine == "duckdb":
-        pytest.skip("DuckDB reads columns: it looks nothing up by an index")
+def test_the_column_that_leads_to_fewer_files_is_looked_up(lake: Lake) -> None:
     properties = {PLANNING_COLUMNS: "wide, narrow"}
     schema = schema_json("wide", "narrow")
     table = new_lake_table(lake, schema=schema, properties=properties)

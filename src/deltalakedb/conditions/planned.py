@@ -2,7 +2,8 @@
 
 The catalog has, for up to three columns of a table, the bounds of each file as keys (see
 `actions/planning.py`). If a condition restricts one of them, an index leads to the files, and the
-rest of the condition is compared with these few only.
+rest of the condition is compared with these few only. DuckDB has no index: it scans the keys, which
+are narrow columns with zone maps, and reads the other columns of the files that match.
 
 Keys are valid for one plan. The query compares the plan in the same statement: with another plan it
 returns no rows, and the files are listed without keys.
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from deltalakedb.actions.jsonvalue import texts
+from deltalakedb.actions.order_keys import HIGHEST, LOWEST
 from deltalakedb.conditions.key_ranges import key_ranges, probe_rows
 from deltalakedb.conditions.predicate import columns_of
 from deltalakedb.store.queries import rewrite
@@ -34,9 +36,15 @@ FEW: Final = 4_000
 _SAME_PLAN: Final[Mapping[Engine, str]] = {
     "postgres": "(SELECT md5(plan)::uuid FROM dl_tables WHERE table_id = :table_id) = :plan",
     "sqlite": "(SELECT plan FROM dl_tables WHERE table_id = :table_id) = :plan",
+    "duckdb": "(SELECT plan FROM dl_tables WHERE table_id = :table_id) = :plan",
 }
 # An expression around the versions leaves only the index on keys to look files up with.
-_LIVE: Final = "f.added_version + 0 <= :version AND f.removed_version + 0 > :version"
+_BY_KEY: Final = "f.added_version + 0 <= :version AND f.removed_version + 0 > :version"
+_LIVE: Final[Mapping[Engine, str]] = {
+    "postgres": _BY_KEY,
+    "sqlite": _BY_KEY,
+    "duckdb": "f.added_version <= :version AND f.removed_version > :version",
+}
 _OVERLAP: Final = (
     "f.table_id = :table_id AND f.key{slot}_width = p.width AND f.key{slot}_width IS NOT NULL "
     "AND f.key{slot}_low BETWEEN p.low_from AND p.low_to AND f.key{slot}_high >= p.a"
@@ -87,7 +95,7 @@ def best_slot(session: Session, keys: Keys, table_id: str) -> int | None:
     """The slot whose index leads to the fewest files; None where these are still many."""
     engine = session.engine
     counts = [
-        f"(SELECT count(*) FROM (SELECT 1 {_found(engine, slot, '')} LIMIT :few) AS c{slot})"  # noqa: S608
+        f"(SELECT count(*) FROM (SELECT 1 {_found(engine, keys, slot, '')} LIMIT :few) AS c{slot})"  # noqa: S608
         for slot in keys.by_slot
     ]
     params = {"table_id": table_id, "few": FEW, **_parameters(engine, keys, list(keys.by_slot))}
@@ -108,13 +116,17 @@ def plan_key(plan: str, engine: Engine) -> str | UUID:
 def looked_up(engine: Engine, columns: Sequence[str], keys: Keys, slot: int) -> Sql:
     """The files whose keys in a slot overlap; a condition may follow after AND."""
     chosen = ", ".join(f"f.{column}" for column in columns)
-    found = _found(engine, slot, f" AND {_LIVE} AND {_SAME_PLAN[engine]}")
+    found = _found(engine, keys, slot, f" AND {_LIVE[engine]} AND {_SAME_PLAN[engine]}")
     params = {"plan": plan_key(keys.plan, engine), **_parameters(engine, keys, [slot])}
     return Sql(f"SELECT {chosen} {found} WHERE true", params)
 
 
-def _found(engine: Engine, slot: int, more: str) -> str:
+def _found(engine: Engine, keys: Keys, slot: int, more: str) -> str:
     """The FROM clause, as an order to the planner: look up each probe in the index on keys."""
+    if engine == "duckdb":
+        overlap = _overlap(slot, len(keys.by_slot[slot]))
+        files = f"SELECT * FROM dl_active_files AS f WHERE {overlap}{more}"  # noqa: S608
+        return f"FROM ({files}) AS f"
     probes, overlap = _PROBES[engine].format(slot=slot), _OVERLAP.format(slot=slot) + more
     if engine == "postgres":
         files = f"SELECT f.* FROM dl_active_files AS f WHERE {overlap} OFFSET 0"  # noqa: S608
@@ -123,10 +135,31 @@ def _found(engine: Engine, slot: int, more: str) -> str:
     return f"FROM {probes} CROSS JOIN dl_active_files AS f INDEXED BY {index} ON {overlap}"
 
 
+def _overlap(slot: int, count: int) -> str:
+    """The condition for keys that overlap one of `count` ranges.
+
+    The range around all of them is a filter that DuckDB compares with its zone maps.
+    """
+    low, high = f"f.key{slot}_low", f"f.key{slot}_high"
+    parts = ["f.table_id = :table_id", f"{low} <= :last{slot}", f"{high} >= :first{slot}"]
+    if count > 1:
+        each = (f"{low} <= :b{slot}_{n} AND {high} >= :a{slot}_{n}" for n in range(count))
+        parts.append(f"({' OR '.join(each)})")
+    return " AND ".join(parts)
+
+
 def _parameters(engine: Engine, keys: Keys, slots: Sequence[int]) -> dict[str, Any]:
     params: dict[str, Any] = {}
     for slot in slots:
-        rows = probe_rows(keys.by_slot[slot])
+        ranges = keys.by_slot[slot]
+        if engine == "duckdb":
+            params[f"first{slot}"] = min((a for a, _ in ranges), default=HIGHEST)
+            params[f"last{slot}"] = max((b for _, b in ranges), default=LOWEST)
+            if len(ranges) > 1:
+                for number, (a, b) in enumerate(ranges):
+                    params |= {f"a{slot}_{number}": a, f"b{slot}_{number}": b}
+            continue
+        rows = probe_rows(ranges)
         if engine == "sqlite":
             params[f"probes{slot}"] = texts(rows)  # type: ignore[arg-type]
             continue

@@ -188,8 +188,6 @@ class MatchingFiles:
     def _by_keys(self) -> pa.Table | None:
         """The files that the keys of a planned column lead to; None where these are many."""
         dialect, table_id = self.store.dialect, self.table.table_id
-        if dialect.engine == "duckdb":  # which reads columns, and looks nothing up
-            return None
         row = dialect.ask(lambda session: session.one("plan", table_id=table_id))
         keys = planned.keys_of(self.predicate, None if row is None else row[0])
         if keys is None:
