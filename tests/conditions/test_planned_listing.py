@@ -15,6 +15,7 @@ from deltalakedb.conditions.where import parse_where
 from deltalakedb.errors import InvalidConditionError
 from deltalakedb.lake import Lake
 from deltalakedb.snapshot.matching import MatchingFiles
+from deltalakedb.store.url import Engine
 
 from support.delta_log import PROTOCOL, metadata, write_commit
 from support.lake import SCHEMA, add, new_lake_table, row_counts, schema_json
@@ -23,7 +24,9 @@ from support.store import Catalogs
 # --- which key ----------------------------------------------------------------------------
 
 
-def test_the_column_that_leads_to_fewer_files_is_looked_up(lake: Lake) -> None:
+def test_the_column_that_leads_to_fewer_files_is_looked_up(lake: Lake, engine: Engine) -> None:
+    if engine == "duckdb":
+        pytest.skip("DuckDB compares the keys of all planned columns in one scan")
     properties = {PLANNING_COLUMNS: "wide, narrow"}
     schema = schema_json("wide", "narrow")
     table = new_lake_table(lake, schema=schema, properties=properties)

@@ -39,12 +39,7 @@ _SAME_PLAN: Final[Mapping[Engine, str]] = {
     "duckdb": "(SELECT plan FROM dl_tables WHERE table_id = :table_id) = :plan",
 }
 # An expression around the versions leaves only the index on keys to look files up with.
-_BY_KEY: Final = "f.added_version + 0 <= :version AND f.removed_version + 0 > :version"
-_LIVE: Final[Mapping[Engine, str]] = {
-    "postgres": _BY_KEY,
-    "sqlite": _BY_KEY,
-    "duckdb": "f.added_version <= :version AND f.removed_version > :version",
-}
+_LIVE: Final = "f.added_version + 0 <= :version AND f.removed_version + 0 > :version"
 _OVERLAP: Final = (
     "f.table_id = :table_id AND f.key{slot}_width = p.width AND f.key{slot}_width IS NOT NULL "
     "AND f.key{slot}_low BETWEEN p.low_from AND p.low_to AND f.key{slot}_high >= p.a"
@@ -91,11 +86,29 @@ def keys_of(predicate: Predicate, plan: str | None) -> Keys | None:
     return Keys(plan, found) if found else None
 
 
+def few_files(session: Session, keys: Keys, table_id: str, columns: Sequence[str]) -> Sql | None:
+    """The lookup of the files that keys lead to; None where these are many."""
+    engine = session.engine
+    if engine != "duckdb":
+        slot = best_slot(session, keys, table_id)
+        return None if slot is None else looked_up(engine, columns, keys, slot)
+    # One scan compares the keys of all slots.
+    overlap = _overlap(keys)
+    params = {"table_id": table_id, **_bounds(keys)}
+    count = f"SELECT count(*) FROM dl_active_files AS f WHERE {overlap}"  # noqa: S608
+    if session.execute(rewrite(count, engine), params)[0][0] >= FEW:
+        return None
+    chosen = ", ".join(f"f.{column}" for column in columns)
+    live = "f.added_version <= :version AND f.removed_version > :version"
+    files = f"SELECT {chosen} FROM dl_active_files AS f WHERE {overlap} AND {live}"  # noqa: S608
+    return Sql(f"{files} AND {_SAME_PLAN[engine]}", {"plan": keys.plan, **_bounds(keys)})
+
+
 def best_slot(session: Session, keys: Keys, table_id: str) -> int | None:
     """The slot whose index leads to the fewest files; None where these are still many."""
     engine = session.engine
     counts = [
-        f"(SELECT count(*) FROM (SELECT 1 {_found(engine, keys, slot, '')} LIMIT :few) AS c{slot})"  # noqa: S608
+        f"(SELECT count(*) FROM (SELECT 1 {_found(engine, slot, '')} LIMIT :few) AS c{slot})"  # noqa: S608
         for slot in keys.by_slot
     ]
     params = {"table_id": table_id, "few": FEW, **_parameters(engine, keys, list(keys.by_slot))}
@@ -116,17 +129,13 @@ def plan_key(plan: str, engine: Engine) -> str | UUID:
 def looked_up(engine: Engine, columns: Sequence[str], keys: Keys, slot: int) -> Sql:
     """The files whose keys in a slot overlap; a condition may follow after AND."""
     chosen = ", ".join(f"f.{column}" for column in columns)
-    found = _found(engine, keys, slot, f" AND {_LIVE[engine]} AND {_SAME_PLAN[engine]}")
+    found = _found(engine, slot, f" AND {_LIVE} AND {_SAME_PLAN[engine]}")
     params = {"plan": plan_key(keys.plan, engine), **_parameters(engine, keys, [slot])}
     return Sql(f"SELECT {chosen} {found} WHERE true", params)
 
 
-def _found(engine: Engine, keys: Keys, slot: int, more: str) -> str:
+def _found(engine: Engine, slot: int, more: str) -> str:
     """The FROM clause, as an order to the planner: look up each probe in the index on keys."""
-    if engine == "duckdb":
-        overlap = _overlap(slot, len(keys.by_slot[slot]))
-        files = f"SELECT * FROM dl_active_files AS f WHERE {overlap}{more}"  # noqa: S608
-        return f"FROM ({files}) AS f"
     probes, overlap = _PROBES[engine].format(slot=slot), _OVERLAP.format(slot=slot) + more
     if engine == "postgres":
         files = f"SELECT f.* FROM dl_active_files AS f WHERE {overlap} OFFSET 0"  # noqa: S608
@@ -135,31 +144,38 @@ def _found(engine: Engine, keys: Keys, slot: int, more: str) -> str:
     return f"FROM {probes} CROSS JOIN dl_active_files AS f INDEXED BY {index} ON {overlap}"
 
 
-def _overlap(slot: int, count: int) -> str:
-    """The condition for keys that overlap one of `count` ranges.
+def _overlap(keys: Keys) -> str:
+    """The condition for files whose keys overlap a range in each slot.
 
-    The range around all of them is a filter that DuckDB compares with its zone maps.
+    The range around those of a slot is a filter that DuckDB compares with its zone maps.
     """
-    low, high = f"f.key{slot}_low", f"f.key{slot}_high"
-    parts = ["f.table_id = :table_id", f"{low} <= :last{slot}", f"{high} >= :first{slot}"]
-    if count > 1:
-        each = (f"{low} <= :b{slot}_{n} AND {high} >= :a{slot}_{n}" for n in range(count))
-        parts.append(f"({' OR '.join(each)})")
+    parts = ["f.table_id = :table_id"]
+    for slot, ranges in keys.by_slot.items():
+        low, high = f"f.key{slot}_low", f"f.key{slot}_high"
+        parts += [f"{low} <= :last{slot}", f"{high} >= :first{slot}"]
+        if len(ranges) > 1:
+            numbers = range(len(ranges))
+            each = (f"{low} <= :b{slot}_{n} AND {high} >= :a{slot}_{n}" for n in numbers)
+            parts.append(f"({' OR '.join(each)})")
     return " AND ".join(parts)
+
+
+def _bounds(keys: Keys) -> dict[str, int]:
+    """The parameters of `_overlap`."""
+    params: dict[str, int] = {}
+    for slot, ranges in keys.by_slot.items():
+        params[f"first{slot}"] = min((a for a, _ in ranges), default=HIGHEST)
+        params[f"last{slot}"] = max((b for _, b in ranges), default=LOWEST)
+        if len(ranges) > 1:
+            for number, (a, b) in enumerate(ranges):
+                params |= {f"a{slot}_{number}": a, f"b{slot}_{number}": b}
+    return params
 
 
 def _parameters(engine: Engine, keys: Keys, slots: Sequence[int]) -> dict[str, Any]:
     params: dict[str, Any] = {}
     for slot in slots:
-        ranges = keys.by_slot[slot]
-        if engine == "duckdb":
-            params[f"first{slot}"] = min((a for a, _ in ranges), default=HIGHEST)
-            params[f"last{slot}"] = max((b for _, b in ranges), default=LOWEST)
-            if len(ranges) > 1:
-                for number, (a, b) in enumerate(ranges):
-                    params |= {f"a{slot}_{number}": a, f"b{slot}_{number}": b}
-            continue
-        rows = probe_rows(ranges)
+        rows = probe_rows(keys.by_slot[slot])
         if engine == "sqlite":
             params[f"probes{slot}"] = texts(rows)  # type: ignore[arg-type]
             continue

@@ -192,10 +192,9 @@ class MatchingFiles:
         keys = planned.keys_of(self.predicate, None if row is None else row[0])
         if keys is None:
             return None
-        slot = dialect.ask(lambda session: planned.best_slot(session, keys, table_id))
-        if slot is None:
+        lookup = dialect.ask(lambda session: planned.few_files(session, keys, table_id, self._wide))
+        if lookup is None:
             return None
-        lookup = planned.looked_up(dialect.engine, self._wide, keys, slot)
         return listing.read_looked_up(self.store, self.table, self.version, self._wide, lookup)
 
     # --- pages ----------------------------------------------------------------------------
