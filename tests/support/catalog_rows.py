@@ -6,7 +6,13 @@ from typing import Any
 
 from deltalakedb.lake import Lake
 from deltalakedb.store import Store
-from deltalakedb.store.relations import FILE_PAGES, PAGE_COLUMNS, PAGED_TABLES, RELATIONS
+from deltalakedb.store.relations import (
+    FILE_PAGES,
+    PAGE_COLUMNS,
+    PAGE_TEXTS,
+    PAGED_TABLES,
+    RELATIONS,
+)
 from deltalakedb.table import Table
 
 Rows = dict[str, list[str]]
@@ -36,7 +42,7 @@ def rows_of(store: Store, table_id: str) -> Rows:
     found: Rows = {}
     with store.read() as session:
         for relation in RELATIONS:
-            if relation in (FILE_PAGES, PAGE_COLUMNS, PAGED_TABLES):
+            if relation in (FILE_PAGES, PAGE_COLUMNS, PAGE_TEXTS, PAGED_TABLES):
                 continue
             text = f"SELECT {', '.join(relation.columns)} FROM {relation.name}"
             sql = store.dialect.sql(f"{text} WHERE table_id = :table_id")

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from deltalakedb.lake import Lake
-from deltalakedb.store.relations import FILE_PAGES, PAGE_COLUMNS, RELATIONS
+from deltalakedb.store.relations import FILE_PAGES, PAGE_COLUMNS, PAGE_TEXTS, RELATIONS
 from deltalakedb.table import Table
 
 from support.delta_log import PROTOCOL, metadata, write_commit
@@ -65,7 +65,8 @@ def content(lake: Lake, table: Table) -> dict[str, list[str]]:
     with lake.store.read() as session:
         for relation in RELATIONS:
             # Pages are Arrow: files may come in another order.
-            blobs = {"stats", "bounds"} if relation in (FILE_PAGES, PAGE_COLUMNS) else set()
+            is_page = relation in (FILE_PAGES, PAGE_COLUMNS, PAGE_TEXTS)
+            blobs = {"stats", "bounds", "paths"} if is_page else set()
             columns = [name for name in relation.columns if name not in own | blobs]
             rows = session.execute(
                 lake.store.dialect.sql(

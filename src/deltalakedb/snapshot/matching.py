@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from deltalakedb.actions.jsonvalue import texts
 from deltalakedb.conditions import planned
 from deltalakedb.conditions.bounds import (
     Bounds,
@@ -29,6 +28,7 @@ from deltalakedb.conditions.predicate import Column, Constant, Predicate, column
 from deltalakedb.conditions.pruning import matching_files
 from deltalakedb.forking import owned
 from deltalakedb.snapshot import listing
+from deltalakedb.snapshot.page_texts import is_few, read_few
 from deltalakedb.snapshot.pages import (
     DECODERS,
     LEAST_FILES,
@@ -57,8 +57,6 @@ if TYPE_CHECKING:
 _TEXTS: Final = ("stats", "partition_values")
 _KEY: Final = ("path", "dv_id")
 _PAGES_AT_ONCE: Final = 8
-# Where fewer files of the pages match, one in so many, their statistics are looked up, not decoded.
-_FEW: Final = 80
 T = TypeVar("T")
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
@@ -120,8 +118,6 @@ class MatchingFiles:
             check_version(self.store, self.table, self.version)
 
     def _batches(self, pool: Threads | None) -> Generator[pa.RecordBatch, None, None]:
-        import pyarrow as pa
-
         if self._contradicts_itself():
             return
         keyed = self._by_keys()
@@ -146,11 +142,6 @@ class MatchingFiles:
         matches: Iterable[pa.RecordBatch] = (
             self._live(batch, changes) for batches in reading for batch in batches()
         )
-        if "stats" in self.columns and self._are_few(pages, positions):
-            if pool is not None:  # one lookup for all of them
-                batches = list(matches)
-                matches = [pa.concat_batches(batches)] if batches else []
-            matches = map(self._with_stats, matches)
         for batch in matches:
             yield batch.select(list(self.columns))
         yield from self._filtered(changes.added.to_batches())
@@ -199,12 +190,6 @@ class MatchingFiles:
 
     # --- pages ----------------------------------------------------------------------------
 
-    def _are_few(self, pages: Pages, positions: Mapping[int, pa.Array]) -> bool:
-        """Whether statistics are looked up by path; DuckDB would read those of all files."""
-        decoded = sum(page.num_files for page in pages.pages if page.number in positions)
-        matches = sum(len(one) for one in positions.values())
-        return self.store.dialect.engine != "duckdb" and matches <= decoded // _FEW
-
     def _compare(self, session: Session) -> tuple[Pages, Mapping[int, pa.Array]] | None:
         """The pages, and the positions of matching files by page; None where there are no pages."""
         pages = pages_of(session, self.table, self.version)
@@ -217,26 +202,35 @@ class MatchingFiles:
 
         The thread that reads a page decodes it before the next: its memory is used again.
         """
-        few = self._are_few(pages, positions)
-        keys = _KEY if few or self.version > pages.paged else ()
-        columns = tuple(
-            name for name in dict.fromkeys((*self.columns, *keys)) if name != "stats" or not few
-        )
+        keys = _KEY if self.version > pages.paged else ()
+        columns = tuple(dict.fromkeys((*self.columns, *keys)))
+        few = {
+            page.number: positions[page.number]
+            for page in pages.pages
+            if page.number in positions and is_few(positions[page.number], page.num_files)
+        }
 
         def take(number: int, files: bytes, stats: bytes | None) -> pa.RecordBatch:
             batch = read_page(files, stats, columns)
             matches = positions[number]
             return batch if len(matches) == batch.num_rows else batch.take(matches)
 
-        def read(run: Sequence[int]) -> list[pa.RecordBatch]:
-            return self.store.dialect.ask(
-                lambda session: self._each(session, run, take, with_stats="stats" in columns)
-            )
+        def read(session: Session, run: Sequence[int]) -> list[pa.RecordBatch]:
+            found: dict[int, pa.RecordBatch] = {}
+            if grouped := {number: few[number] for number in run if number in few}:
+                found = read_few(session, self.table.table_id, grouped, columns)
+            batches = list(found.values())
+            for whole in _runs(pages.pages, set(run) - set(found), len(run)):
+                batches += self._each(session, whole, take, with_stats="stats" in columns)
+            return batches
 
+        ask = self.store.dialect.ask
         if pool is None:
-            return [partial(read, run) for run in _runs(pages.pages, positions, 1)]
+            runs = _runs(pages.pages, positions, 1)
+            return [partial(ask, partial(read, run=run)) for run in runs]
         most = min(_PAGES_AT_ONCE, -(-len(positions) // DECODERS))
-        return [pool.submit(read, run).result for run in _runs(pages.pages, positions, most)]
+        runs = _runs(pages.pages, positions, most)
+        return [pool.submit(ask, partial(read, run=run)).result for run in runs]
 
     def _positions(self, session: Session, pages: Sequence[Page]) -> dict[int, pa.Array]:
         """The positions of live files that can match, by page; pages without any are left out."""
@@ -320,35 +314,6 @@ class MatchingFiles:
             return files
         rest = without(pa.Table.from_batches([files]), changes.removed).combine_chunks()
         return rest.to_batches()[0] if rest.num_rows else files.slice(0, 0)
-
-    def _with_stats(self, files: pa.RecordBatch) -> pa.RecordBatch:
-        import pyarrow as pa
-
-        return files.append_column("stats", pa.array(self._look_up_stats(files), pa.string()))
-
-    def _look_up_stats(self, files: pa.RecordBatch) -> list[str | None]:
-        paths, vectors = files["path"].to_pylist(), files["dv_id"].to_pylist()
-
-        def ask(session: Session) -> dict[tuple[str, str], str | None]:
-            rows = session.run(
-                "stats_among",
-                table_id=self.table.table_id,
-                version=self.version,
-                # Neighbours are faster to look up.
-                path_list=session.map_parameter(texts(sorted(set(paths)))),
-            )
-            decode = session.decode_text
-            return {
-                (decode(path), decode(dv_id)): None if text is None else decode(text)
-                for path, dv_id, text in rows
-            }
-
-        stats = self.store.dialect.ask(ask)
-        try:
-            return [stats[key] for key in zip(paths, vectors, strict=True)]
-        except KeyError:
-            check_version(self.store, self.table, self.version)
-            raise _PagesChangedError from None
 
 
 def _runs(

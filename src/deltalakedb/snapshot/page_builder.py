@@ -24,9 +24,15 @@ from deltalakedb.conditions.bounds import (
     page_range,
     read_bounds,
 )
-from deltalakedb.snapshot import listing
+from deltalakedb.snapshot import listing, page_texts
 from deltalakedb.snapshot.pages import positions_of, read_batch, read_page, write_batch
-from deltalakedb.store.relations import FILE_PAGES, LIVE, PAGE_COLUMNS, PAGED_TABLES
+from deltalakedb.store.relations import (
+    FILE_PAGES,
+    LIVE,
+    PAGE_COLUMNS,
+    PAGE_TEXTS,
+    PAGED_TABLES,
+)
 from deltalakedb.telemetry import event, span
 from deltalakedb.threads import Threads
 
@@ -61,6 +67,7 @@ class _Work:
     version: int
     rows: list[Row] = field(default_factory=list)
     columns: list[Row] = field(default_factory=list)
+    texts: list[Row] = field(default_factory=list)
     closed: list[int] = field(default_factory=list)
     updated: dict[int, bytes] = field(default_factory=dict)
 
@@ -114,8 +121,8 @@ def during_import(
                 make_all_pages(store, table)
             elif changes:
                 version = changes[-1][0]
-                columns = history.columns(table.table_id, _indexed(store, table, version))
-                _write_all(store, table, version, history.rows, columns)
+                indexed = _indexed(store, table, version)
+                _write_all(store, table, version, history, indexed)
 
     return finish
 
@@ -127,15 +134,18 @@ def rebuild_pages(store: Store, table: TableRecord) -> None:
 
 
 def _write_all(
-    store: Store, table: TableRecord, version: int, rows: list[Row], columns: Iterable[Row]
+    store: Store, table: TableRecord, version: int, history: _History, indexed: Sequence[Column]
 ) -> None:
+    rows = history.rows
     with store.write() as session:
         if session.one("paged_table", table_id=table.table_id) is None:
             session.insert(PAGED_TABLES, [(table.table_id, version, len(rows))])
             for row in rows:
                 session.insert(FILE_PAGES, [row])
-            for row in columns:
+            for row in history.columns(table.table_id, indexed):
                 session.insert(PAGE_COLUMNS, [row])
+            for groups in history.texts(table.table_id):
+                session.insert(PAGE_TEXTS, groups)
 
 
 @contextmanager
@@ -204,6 +214,8 @@ def make_pages(
         stats, values = (page[name].combine_chunks() for name in ("stats", "partition_values"))
         bounds = read_bounds(indexed, stats, values)
         work.columns += column_rows(table.table_id, number, indexed, bounds)
+        work.columns.append(files_row(table.table_id, number, page))
+        work.texts += page_texts.text_rows(table.table_id, number, page)
     with store.write() as session:
         return _write(session, table, state, work)
 
@@ -277,6 +289,12 @@ def column_rows(
         yield (table_id, column_key(column), page_id, str(column.type), low, high, data)
 
 
+def files_row(table_id: str, page_id: int, files: pa.Table) -> Row:
+    """The row that holds the columns of a page without its texts."""
+    data = page_texts.files_batch(files).ljust(_LEAST_BYTES, b"\0")
+    return (table_id, page_texts.COLUMN_KEY, page_id, "files", None, None, data)
+
+
 def _indexed(store: Store, table: TableRecord, version: int) -> list[Column]:
     with store.read() as session:
         metadata = store.metadata_at(session, table.table_id, version)
@@ -308,12 +326,16 @@ def _write(session: Session, table: TableRecord, state: _Paged, work: _Work) -> 
         session.changed(
             "close_page", table_id=table.table_id, page_id=page_id, version=work.version
         )
+        session.changed(
+            "forget_page_texts", table_id=table.table_id, **page_texts.group_range(page_id)
+        )
     for page_id, removed in work.updated.items():
         session.changed("update_page", table_id=table.table_id, page_id=page_id, removed=removed)
     for row in work.rows:
         session.insert(FILE_PAGES, [row])
     for row in work.columns:
         session.insert(PAGE_COLUMNS, [row])
+    session.insert(PAGE_TEXTS, work.texts)
     return True
 
 
@@ -372,6 +394,17 @@ class _History:
         for number, page in enumerate(self.pages):
             bounds = {key: known.take(page.numbers) for key, known in whole.items()}
             yield from column_rows(table_id, number, indexed, bounds)
+            if page.valid_to == LIVE:
+                yield files_row(table_id, number, self._files_of(page))
+
+    def texts(self, table_id: str) -> Iterator[list[Row]]:
+        """The groups of texts of each page that serves the newest version."""
+        for number, page in enumerate(self.pages):
+            if page.valid_to == LIVE:
+                yield list(page_texts.text_rows(table_id, number, self._files_of(page)))
+
+    def _files_of(self, page: _Page) -> pa.Table:
+        return self.files.take(page.numbers).combine_chunks()
 
 
 def history_pages(table_id: str, files: pa.Table, due: list[tuple[int, float]]) -> _History | None:

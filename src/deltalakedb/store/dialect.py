@@ -181,6 +181,17 @@ class Session(ABC):
             with_stats=int(with_stats),
         )
 
+    def page_texts(
+        self, table_id: str, groups: Sequence[int], *, with_stats: bool
+    ) -> list[Row]:
+        """Groups of texts of pages: number, paths and, where wanted, statistics."""
+        return self.run_binary(
+            "page_texts",
+            table_id=table_id,
+            groups=",".join(map(str, groups)),
+            with_stats=int(with_stats),
+        )
+
     def one(self, query: str, /, **params: object) -> Row | None:
         """The only row of a named query, or None."""
         rows = self.run(query, **params)

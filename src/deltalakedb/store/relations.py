@@ -133,6 +133,9 @@ PAGE_COLUMNS = _relation(
     "dl_page_columns",
     "table_id:uuid column_key:text page_id:int type:text low:int high:int bounds:bytes",
 )
+PAGE_TEXTS = _relation(
+    "dl_page_texts", "table_id:uuid group_id:int paths:bytes stats:bytes"
+)
 PAGED_TABLES = _relation("dl_paged_tables", "table_id:uuid version:int next_page:int")
 IMPORT_STAGES = _relation(
     "dl_import_stages",
@@ -162,6 +165,7 @@ RELATIONS = (
     MIRROR_TABLES,
     FILE_PAGES,
     PAGE_COLUMNS,
+    PAGE_TEXTS,
     PAGED_TABLES,
     EXPORTED_TABLES,
     IMPORT_STAGES,

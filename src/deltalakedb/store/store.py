@@ -32,6 +32,7 @@ from deltalakedb.store.relations import (
     ADD_FILES,
     DOMAIN_METADATA,
     HEADS,
+    LIVE,
     METADATA_UPDATES,
     MIRROR_STATUS,
     PROTOCOL_UPDATES,
@@ -479,6 +480,7 @@ class Store:
     def forget_pages(self, session: Session, table_id: str) -> None:
         """Delete the pages of a table; later ones get new numbers."""
         session.changed("forget_page_columns", table_id=table_id)
+        session.changed("forget_page_texts", table_id=table_id, first=0, last=LIVE)
         session.changed("forget_pages", table_id=table_id)
         session.changed("forget_paged_table", table_id=table_id)
 

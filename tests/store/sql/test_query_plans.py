@@ -34,6 +34,7 @@ from deltalakedb.store.relations import (
     METADATA_UPDATES,
     MIRROR_STATUS,
     PAGE_COLUMNS,
+    PAGE_TEXTS,
     PROTOCOL_UPDATES,
     REMOVE_FILES,
     TABLES,
@@ -98,7 +99,8 @@ NAMED = {
     "newest_app_txn": {"dl_txn_actions_app"},
     "pages_at": {"dl_file_pages_validity"},
     "page_bounds": {"dl_page_columns_pkey", "dl_file_pages_validity"},
-    "stats_among": {"dl_active_files_pkey"},
+    "page_column": {"dl_page_columns_pkey"},
+    "page_texts": {"dl_page_texts_pkey"},
     # What the operations page asks is bounded only as long as it goes by these.
     "browse_versions": {"dl_table_versions_pkey"},
     "browse_changes": {"dl_table_versions_newest"},
@@ -135,6 +137,7 @@ PARAMS: dict[str, object] = {
     "version": HEAD,
     "with_stats": 1,
     "column_key": "x",
+    "groups": "1,17,300",
     "lowest": 0,
     "highest": 1,
     "type": "long",
@@ -222,6 +225,7 @@ def fill(session: Session) -> None:
             PAGE_COLUMNS,
             [(table_id, "x", v, "long", None, None, b"x") for v in range(commits)],
         )
+        session.insert(PAGE_TEXTS, [(table_id, v, b"x", b"x") for v in range(commits)])
     session.insert(
         TABLES,
         [

@@ -34,6 +34,7 @@ from deltalakedb.store.relations import (
     MIRROR_STATUS,
     MIRROR_TABLES,
     PAGE_COLUMNS,
+    PAGE_TEXTS,
     PAGED_TABLES,
     RELATIONS,
     TABLES,
@@ -60,7 +61,7 @@ EVERYTHING = [
     "vw_active_files",
     "vw_ledger_intervals",
 ]
-PAGES = {FILE_PAGES.name, PAGE_COLUMNS.name, PAGED_TABLES.name}
+PAGES = {FILE_PAGES.name, PAGE_COLUMNS.name, PAGE_TEXTS.name, PAGED_TABLES.name}
 # What each role may do, beyond SELECT on everything.
 GRANTED = {
     "reader": {},

@@ -429,6 +429,7 @@ def test_the_check_finds_a_difference_and_rebuilding_mends_it(filled: Dialect) -
     assert [re.split(r" +", text)[:3] for text in forget] == [
         ["UPDATE", "dl_tables", "SET"],
         ["DELETE", "FROM", "dl_page_columns"],
+        ["DELETE", "FROM", "dl_page_texts"],
         ["DELETE", "FROM", "dl_file_pages"],
         ["UPDATE", "dl_paged_tables", "SET"],
     ]

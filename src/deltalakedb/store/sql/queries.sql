@@ -385,6 +385,12 @@ JOIN dl_file_pages AS p ON p.table_id = c.table_id AND p.page_id = c.page_id
 WHERE c.table_id = :table_id AND c.column_key = :column_key
   AND p.valid_to > :version AND p.valid_from <= :version;
 
+-- name: page_column
+-- One column of pages, from a number to another.
+SELECT page_id, bounds FROM dl_page_columns
+WHERE table_id = :table_id AND column_key = :column_key
+  AND page_id >= :first AND page_id <= :last;
+
 -- name: paged_table
 -- The newest version that pages were built for, the number of the next page, and whether there are any
 -- pages: version 0 without pages is a table whose pages were deleted.
@@ -420,6 +426,9 @@ WHERE table_id = :table_id AND version > :version ORDER BY version;
 
 -- name: forget_page_columns
 DELETE FROM dl_page_columns WHERE table_id = :table_id;
+
+-- name: forget_page_texts
+DELETE FROM dl_page_texts WHERE table_id = :table_id AND group_id >= :first AND group_id <= :last;
 
 -- name: forget_pages
 DELETE FROM dl_file_pages WHERE table_id = :table_id;

@@ -98,6 +98,16 @@ FROM dl_page_columns
 WHERE table_id = :table_id AND column_key = :column_key
   AND page_id >= :first AND page_id <= :last AND :version >= 0;
 
+-- name: page_texts
+-- Texts of groups of files.
+SELECT group_id, paths, stats FROM dl_page_texts
+WHERE table_id = :table_id AND group_id IN (SELECT unnest(('[' || :groups || ']')::BIGINT[]));
+
+-- name: page_paths
+-- As page_texts without statistics: a CASE would read them.
+SELECT group_id, paths FROM dl_page_texts
+WHERE table_id = :table_id AND group_id IN (SELECT unnest(('[' || :groups || ']')::BIGINT[]));
+
 -- name: page_marks
 -- The newest versions at or before :version at which pages began and ended.
 SELECT max(valid_from) FILTER (valid_from <= :version),

@@ -169,14 +169,12 @@ SELECT state IS NULL OR state NOT LIKE 'idle%',
         THEN pg_terminate_backend(pid) END
 FROM pg_stat_activity WHERE pid = :backend;
 
--- name: stats_among
--- The statistics of files that are live at a version, by path. The lateral subquery is an order: look
--- each path up by the index on paths. They come as JSON, which the driver passes on faster than an array.
-SELECT f.path, f.dv_id, f.stats
-FROM json_array_elements_text(:path_list::json) AS wanted(path)
+-- name: page_texts
+-- Texts of groups of files. The lateral subquery is an order: look each group up by the primary key.
+SELECT t.group_id, t.paths, t.stats
+FROM unnest(('{' || :groups || '}')::bigint[]) AS wanted(group_id)
 CROSS JOIN LATERAL (
-    SELECT path, dv_id, stats FROM dl_active_files
-    WHERE table_id = :table_id AND path = wanted.path
-      AND added_version + 0 <= :version AND removed_version + 0 > :version
+    SELECT group_id, paths, CASE WHEN :with_stats = 1 THEN stats END AS stats FROM dl_page_texts
+    WHERE table_id = :table_id AND group_id = wanted.group_id
     OFFSET 0
-) AS f;
+) AS t;

@@ -44,18 +44,18 @@ GRANT SELECT ON
     dl_schema_migrations, dl_tables, dl_table_heads, dl_table_versions, dl_add_files,
     dl_remove_files, dl_cdc_files, dl_metadata_updates, dl_protocol_updates, dl_txn_actions,
     dl_domain_metadata, dl_other_actions, dl_active_files, dl_mirror_status, dl_mirror_tables,
-    dl_file_pages, dl_page_columns, dl_paged_tables, dl_exported_tables, dl_import_stages,
+    dl_file_pages, dl_page_columns, dl_page_texts, dl_paged_tables, dl_exported_tables, dl_import_stages,
     vw_latest_action_per_path, vw_active_files, vw_ledger_intervals
 TO deltalakedb_reader, deltalakedb_writer, deltalakedb_mirror;
 
 GRANT INSERT ON
     dl_tables, dl_table_heads, dl_table_versions, dl_add_files, dl_remove_files, dl_cdc_files,
     dl_metadata_updates, dl_protocol_updates, dl_txn_actions, dl_domain_metadata,
-    dl_other_actions, dl_active_files, dl_mirror_status, dl_file_pages, dl_page_columns, dl_paged_tables,
-    dl_import_stages
+    dl_other_actions, dl_active_files, dl_mirror_status, dl_file_pages, dl_page_columns, dl_page_texts,
+    dl_paged_tables, dl_import_stages
 TO deltalakedb_writer;
 -- Pages repeat what dl_active_files says; whoever writes may make them anew.
-GRANT UPDATE, DELETE ON dl_file_pages, dl_page_columns, dl_paged_tables TO deltalakedb_writer;
+GRANT UPDATE, DELETE ON dl_file_pages, dl_page_columns, dl_page_texts, dl_paged_tables TO deltalakedb_writer;
 -- An import that has come to its end is none any more.
 GRANT DELETE ON dl_import_stages TO deltalakedb_writer;
 -- The identity of a table never changes; a renamed or moved table keeps its id.

@@ -41,10 +41,8 @@ CROSS JOIN dl_remove_files AS r
 -- Which release answers, and its clock in milliseconds since the epoch.
 SELECT sqlite_version(), CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER);
 
--- name: stats_among
--- The statistics of files that are live at a version, by path. CROSS JOIN is an order: look paths up.
-SELECT f.path, f.dv_id, f.stats
-FROM json_each(:path_list) AS wanted
-CROSS JOIN dl_active_files AS f
-  ON f.table_id = :table_id AND f.path = wanted.value
-     AND +f.added_version <= :version AND +f.removed_version > :version;
+-- name: page_texts
+-- Texts of groups of files. CROSS JOIN is an order: look each group up.
+SELECT t.group_id, t.paths, CASE WHEN :with_stats = 1 THEN t.stats END
+FROM json_each('[' || :groups || ']') AS wanted
+CROSS JOIN dl_page_texts AS t ON t.table_id = :table_id AND t.group_id = wanted.value;
