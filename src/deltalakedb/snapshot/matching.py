@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Generator, Iterable, Mapping, S
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from deltalakedb.conditions import planned
 from deltalakedb.conditions.bounds import (
@@ -51,6 +51,7 @@ from deltalakedb.threads import Threads
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from deltalakedb.conditions.planned import Sql
     from deltalakedb.store import Store, TableRecord
     from deltalakedb.store.dialect import Session
 
@@ -58,6 +59,7 @@ _TEXTS: Final = ("stats", "partition_values")
 _KEY: Final = ("path", "dv_id")
 _PAGES_AT_ONCE: Final = 8
 T = TypeVar("T")
+_Compared: TypeAlias = "tuple[Pages, Mapping[int, pa.Array]]"
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
 
@@ -120,12 +122,12 @@ class MatchingFiles:
     def _batches(self, pool: Threads | None) -> Generator[pa.RecordBatch, None, None]:
         if self._contradicts_itself():
             return
-        keyed = self._by_keys()
+        lookup, compared = self.store.dialect.ask(self._ways)
+        keyed = None if lookup is None else self._by_keys(lookup)
         if keyed is not None:
             yield from self._filtered(keyed.to_batches())
             return
-        compared = None
-        if self.expected >= LEAST_FILES:
+        if compared is None and lookup is not None and self.expected >= LEAST_FILES:
             compared = self.store.dialect.ask(self._compare)
         if compared is None:
             yield from self._of_rows()
@@ -176,21 +178,24 @@ class MatchingFiles:
             key_ranges(self.predicate, column) == [] for column in columns
         )
 
-    def _by_keys(self) -> pa.Table | None:
-        """The files that the keys of a planned column lead to; None where these are many."""
-        dialect, table_id = self.store.dialect, self.table.table_id
-        row = dialect.ask(lambda session: session.one("plan", table_id=table_id))
+    def _ways(self, session: Session) -> tuple[Sql | None, _Compared | None]:
+        """The lookup by keys of a planned column; where these lead to many files, the pages."""
+        table_id = self.table.table_id
+        row = session.one("plan", table_id=table_id)
         keys = planned.keys_of(self.predicate, None if row is None else row[0])
-        if keys is None:
-            return None
-        lookup = dialect.ask(lambda session: planned.few_files(session, keys, table_id, self._wide))
-        if lookup is None:
-            return None
-        return listing.read_looked_up(self.store, self.table, self.version, self._wide, lookup)
+        if keys is not None:
+            lookup = planned.few_files(session, keys, table_id, self._wide)
+            if lookup is not None:
+                return lookup, None
+        return None, self._compare(session) if self.expected >= LEAST_FILES else None
+
+    def _by_keys(self, lookup: Sql) -> pa.Table | None:
+        """The files that keys lead to; None where the plan has changed."""
+        return listing.read_by_keys(self.store, self.table, self.version, self._wide, lookup)
 
     # --- pages ----------------------------------------------------------------------------
 
-    def _compare(self, session: Session) -> tuple[Pages, Mapping[int, pa.Array]] | None:
+    def _compare(self, session: Session) -> _Compared | None:
         """The pages, and the positions of matching files by page; None where there are no pages."""
         pages = pages_of(session, self.table, self.version)
         return None if pages is None else (pages, self._positions(session, pages.pages))
@@ -215,22 +220,28 @@ class MatchingFiles:
             matches = positions[number]
             return batch if len(matches) == batch.num_rows else batch.take(matches)
 
-        def read(session: Session, run: Sequence[int]) -> list[pa.RecordBatch]:
-            found: dict[int, pa.RecordBatch] = {}
-            if grouped := {number: few[number] for number in run if number in few}:
-                found = read_few(session, self.table.table_id, grouped, columns)
-            batches = list(found.values())
-            for whole in _runs(pages.pages, set(run) - set(found), len(run)):
-                batches += self._each(session, whole, take, with_stats="stats" in columns)
-            return batches
-
         ask = self.store.dialect.ask
+
+        def read(run: Sequence[int]) -> list[pa.RecordBatch]:
+            with_stats = "stats" in columns
+            return ask(lambda session: self._each(session, run, take, with_stats=with_stats))
+
+        def read_grouped(run: Sequence[int]) -> dict[int, pa.RecordBatch]:
+            grouped = {number: few[number] for number in run if number in few}
+            table_id = self.table.table_id
+            return ask(lambda session: read_few(session, table_id, grouped, columns))
+
+        def read_one(run: Sequence[int]) -> list[pa.RecordBatch]:
+            return list((read_grouped(run) if run[0] in few else {}).values()) or read(run)
+
         if pool is None:
-            runs = _runs(pages.pages, positions, 1)
-            return [partial(ask, partial(read, run=run)) for run in runs]
-        most = min(_PAGES_AT_ONCE, -(-len(positions) // DECODERS))
-        runs = _runs(pages.pages, positions, most)
-        return [pool.submit(ask, partial(read, run=run)).result for run in runs]
+            return [partial(read_one, run) for run in _runs(pages.pages, positions, 1)]
+        # In this thread: each group takes the interpreter's lock, which threads would fight for.
+        found = read_grouped(list(few)) if few else {}
+        whole = positions.keys() - found
+        most = min(_PAGES_AT_ONCE, -(-len(whole) // DECODERS))
+        runs = _runs(pages.pages, whole, most)
+        return [lambda: list(found.values()), *(pool.submit(read, run).result for run in runs)]
 
     def _positions(self, session: Session, pages: Sequence[Page]) -> dict[int, pa.Array]:
         """The positions of live files that can match, by page; pages without any are left out."""

@@ -1,13 +1,13 @@
 """Texts of pages in groups of eight files, so that few files are read without the rest of a page.
 
-Paths and statistics are nearly all of a page. Each group of them is a row of the catalog, compressed
-by itself. The other columns of the page and the sizes of its texts are one batch beside its bounds.
+Paths and statistics are nearly all of a page. Each group of them is a row of the catalog,
+compressed by itself. The other columns of the page, and where its texts begin in their groups, are
+one batch beside its bounds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from deltalakedb.snapshot.pages import read_batch, write_batch
@@ -33,12 +33,14 @@ def is_few(matches: pa.Array, num_files: int) -> bool:
 
 
 def files_batch(files: pa.Table) -> bytes:
-    """The columns of a page without its texts, and the sizes of these."""
+    """The columns of a page without its texts; where these begin, and their sizes."""
     import pyarrow.compute as pc
 
     others = files.drop_columns([*TEXTS, "removed_version"])
     for name in TEXTS:
-        others = others.append_column(f"{name}_bytes", pc.binary_length(files[name]))
+        sizes = pc.binary_length(files[name])
+        others = others.append_column(f"{name}_start", _starts(sizes.to_pylist()))
+        others = others.append_column(f"{name}_bytes", sizes)
     (batch,) = others.combine_chunks().to_batches()
     return write_batch(batch)
 
@@ -58,7 +60,7 @@ def group_range(page_id: int) -> dict[str, int]:
 def read_few(
     session: Session, table_id: str, matches: Mapping[int, pa.Array], columns: Sequence[str]
 ) -> dict[int, pa.RecordBatch]:
-    """The files at these positions of adjacent pages, by page; pages without groups are left out."""
+    """The files at these positions of pages, by page; pages without groups are left out."""
     import pyarrow as pa
 
     rows = session.run_binary(
@@ -85,12 +87,13 @@ def read_few(
             continue  # the page was closed meanwhile
         at = matches[page_id]
         wanted = [name for name in TEXTS if name in columns]
-        batch = read_batch(data, [*others, *(f"{name}_bytes" for name in wanted)])
+        places = [f"{name}_{kind}" for name in wanted for kind in ("start", "bytes")]
+        batch = read_batch(data, [*others, *places])
         arrays = {name: batch[name].take(at) for name in others}
         for name in wanted:
             position = TEXTS.index(name)
-            parts = [one[position] for one in known]
-            arrays[name] = _taken(groups[page_id], parts, batch[f"{name}_bytes"], at)
+            parts = dict(zip(groups[page_id], (one[position] for one in known), strict=True))
+            arrays[name] = _taken(parts, batch[f"{name}_start"], batch[f"{name}_bytes"], at)
         files[page_id] = pa.record_batch([arrays[name] for name in columns], names=list(columns))
     return files
 
@@ -115,27 +118,35 @@ def _compressed(texts: pa.Array) -> Iterator[bytes]:
         yield codec.compress(pa.py_buffer(group), asbytes=True) if group.nbytes else b""
 
 
-def _taken(groups: Sequence[int], parts: Sequence[bytes], sizes: pa.Array, at: pa.Array) -> pa.Array:
+def _starts(sizes: Sequence[int | None]) -> pa.Array:
+    """The position of each text in its group."""
+    import pyarrow as pa
+
+    starts = []
+    for first in range(0, len(sizes), _FILES):
+        start = 0
+        for size in sizes[first : first + _FILES]:
+            starts.append(start)
+            start += size or 0
+    return pa.array(starts, pa.int32())
+
+
+def _taken(parts: Mapping[int, bytes], starts: pa.Array, sizes: pa.Array, at: pa.Array) -> pa.Array:
     """The texts at these positions of a page, out of the groups that have them."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     codec = pa.Codec("lz4_raw")
-    last = len(sizes)
-    rows = chain.from_iterable(range(g * _FILES, min((g + 1) * _FILES, last)) for g in groups)
-    lengths = pc.fill_null(sizes.take(pa.array(rows, pa.int64())), 0).cast(pa.int32())
-    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
-    # Only the last group of a page is smaller than the others.
-    ends = memoryview(offsets.buffers()[1]).cast("i")
-    marks = [ends[min(row, len(lengths))] for row in range(0, len(lengths) + _FILES, _FILES)]
-    texts = b"".join(
-        codec.decompress(part, end - start, asbytes=True)
-        for part, start, end in zip(parts, marks, marks[1:], strict=False)
-        if end > start
+    ends = pa.array([min((group + 1) * _FILES, len(sizes)) - 1 for group in parts], pa.int64())
+    last = zip(starts.take(ends).to_pylist(), sizes.take(ends).to_pylist(), strict=True)
+    texts = {
+        group: codec.decompress(part, start + (size or 0), asbytes=True) if part else b""
+        for (group, part), (start, size) in zip(parts.items(), last, strict=True)
+    }
+    places = zip(
+        at.to_pylist(), starts.take(at).to_pylist(), sizes.take(at).to_pylist(), strict=True
     )
-    whole = pa.StringArray.from_buffers(len(lengths), offsets.buffers()[1], pa.py_buffer(texts))
-    group = pc.divide(at, _FILES)
-    place = pc.index_in(group, value_set=pa.array(groups, group.type)).cast(pa.int64())
-    first = pc.multiply(pc.subtract(place, group.cast(pa.int64())), _FILES)
-    found = whole.take(pc.add(first, at.cast(pa.int64())))
-    return pc.if_else(sizes.take(at).is_valid(), found, pa.scalar(None, pa.string()))
+    found = [
+        None if size is None else texts[number // _FILES][start : start + size]
+        for number, start, size in places
+    ]
+    return pa.array(found, pa.string())

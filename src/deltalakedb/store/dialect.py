@@ -181,9 +181,7 @@ class Session(ABC):
             with_stats=int(with_stats),
         )
 
-    def page_texts(
-        self, table_id: str, groups: Sequence[int], *, with_stats: bool
-    ) -> list[Row]:
+    def page_texts(self, table_id: str, groups: Sequence[int], *, with_stats: bool) -> list[Row]:
         """Groups of texts of pages: number, paths and, where wanted, statistics."""
         return self.run_binary(
             "page_texts",

@@ -267,9 +267,7 @@ class DuckdbSession(Session):
             rows += [row for row in bounds if row[2] is not None]
         return rows
 
-    def page_texts(
-        self, table_id: str, groups: Sequence[int], *, with_stats: bool
-    ) -> list[Row]:
+    def page_texts(self, table_id: str, groups: Sequence[int], *, with_stats: bool) -> list[Row]:
         numbers = ",".join(map(str, groups))
         query = "page_texts" if with_stats else "page_paths"
         return self.run(query, table_id=table_id, groups=numbers)

@@ -133,9 +133,7 @@ PAGE_COLUMNS = _relation(
     "dl_page_columns",
     "table_id:uuid column_key:text page_id:int type:text low:int high:int bounds:bytes",
 )
-PAGE_TEXTS = _relation(
-    "dl_page_texts", "table_id:uuid group_id:int paths:bytes stats:bytes"
-)
+PAGE_TEXTS = _relation("dl_page_texts", "table_id:uuid group_id:int paths:bytes stats:bytes")
 PAGED_TABLES = _relation("dl_paged_tables", "table_id:uuid version:int next_page:int")
 IMPORT_STAGES = _relation(
     "dl_import_stages",
