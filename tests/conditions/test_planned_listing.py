@@ -60,7 +60,7 @@ def test_the_column_that_leads_to_fewer_files_is_looked_up(lake: Lake, engine: E
 def test_a_condition_that_contradicts_itself_asks_for_no_file(lake: Lake) -> None:
     table = by_id(lake)
     with pytest.MonkeyPatch.context() as patch:
-        for way in ("_by_keys", "_of_rows"):
+        for way in ("_ways", "_of_rows"):
             patch.setattr(MatchingFiles, way, None)
         for where in ("id = 5 AND id = 7", "id > 5 AND id < 3", "id = 5 AND FALSE"):
             assert found(table, where) == []

@@ -191,7 +191,7 @@ class MatchingFiles:
 
     def _by_keys(self, lookup: Sql) -> pa.Table | None:
         """The files that keys lead to; None where the plan has changed."""
-        return listing.read_by_keys(self.store, self.table, self.version, self._wide, lookup)
+        return listing.read_looked_up(self.store, self.table, self.version, self._wide, lookup)
 
     # --- pages ----------------------------------------------------------------------------
 
