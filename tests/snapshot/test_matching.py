@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deltalakedb.lake import Lake
-from deltalakedb.snapshot import Snapshot, matching, page_builder, pages
+from deltalakedb.snapshot import Snapshot, matching, page_builder, page_texts, pages
 from deltalakedb.table import Table
 
 from support.lake import Json, new_lake_table, schema_json
@@ -169,7 +169,7 @@ def test_a_page_that_cannot_match_is_not_read(
         read.extend(numbers)
         return original(query, session, numbers, *rest, **more)
 
-    few = matching.read_few
+    few = page_texts.read_few
 
     def counted_few(session: Any, table_id: str, matches: Any, columns: Any) -> Any:
         read.extend(matches)

@@ -68,7 +68,7 @@ def test_files_are_the_same_by_groups(
     lake: Lake, history: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
-    few = matching.read_few
+    few = page_texts.read_few
 
     def counted(session: Any, table_id: str, matches: Any, columns: Any) -> Any:
         batches = few(session, table_id, matches, columns)
