@@ -170,11 +170,6 @@ SELECT state IS NULL OR state NOT LIKE 'idle%',
 FROM pg_stat_activity WHERE pid = :backend;
 
 -- name: page_texts
--- Texts of groups of files. The lateral subquery is an order: look each group up by the primary key.
-SELECT t.group_id, t.paths, t.stats
-FROM unnest(('{' || :groups || '}')::bigint[]) AS wanted(group_id)
-CROSS JOIN LATERAL (
-    SELECT group_id, paths, CASE WHEN :with_stats = 1 THEN stats END AS stats FROM dl_page_texts
-    WHERE table_id = :table_id AND group_id = wanted.group_id
-    OFFSET 0
-) AS t;
+-- Texts of groups of files: one walk along the primary key, of neighbours for the most part.
+SELECT group_id, paths, CASE WHEN :with_stats = 1 THEN stats END FROM dl_page_texts
+WHERE table_id = :table_id AND group_id = ANY (('{' || :groups || '}')::bigint[]);
