@@ -1,7 +1,7 @@
 """Texts of pages in groups of eight files, so that few files are read without the rest of a page.
 
 Paths and statistics are nearly all of a page. Each group of them is a row of the catalog,
-compressed by itself. The other columns of the page, and where its texts begin in their groups, are
+its statistics compressed by themselves. The other columns of the page, and where its texts begin in their groups, are
 one batch beside its bounds.
 """
 
@@ -47,9 +47,12 @@ def files_batch(files: pa.Table) -> bytes:
 
 def text_rows(table_id: str, page_id: int, files: pa.Table) -> Iterator[Row]:
     """The rows of the groups of a page."""
-    groups = zip(*(_compressed(files[name].combine_chunks()) for name in TEXTS), strict=True)
-    for number, group in enumerate(groups, start=page_id * _GROUPS):
-        yield (table_id, number, *group)
+    import pyarrow as pa
+
+    codec = pa.Codec("lz4_raw")
+    paths, stats = (_grouped(files[name].combine_chunks()) for name in TEXTS)
+    for number, (path, text) in enumerate(zip(paths, stats, strict=True), page_id * _GROUPS):
+        yield (table_id, number, path, codec.compress(text, asbytes=True) if text else b"")
 
 
 def group_range(page_id: int) -> dict[str, int]:
@@ -93,7 +96,10 @@ def read_few(
         for name in wanted:
             position = TEXTS.index(name)
             parts = dict(zip(groups[page_id], (one[position] for one in known), strict=True))
-            arrays[name] = _taken(parts, batch[f"{name}_start"], batch[f"{name}_bytes"], at)
+            starts, sizes = batch[f"{name}_start"], batch[f"{name}_bytes"]
+            if name == "stats":
+                parts = _decompressed(parts, starts, sizes)
+            arrays[name] = _taken(parts, starts, sizes, at)
         files[page_id] = pa.record_batch([arrays[name] for name in columns], names=list(columns))
     return files
 
@@ -104,18 +110,15 @@ def _groups_of(matches: pa.Array) -> list[int]:
     return pc.unique(pc.divide(matches, _FILES)).to_pylist()  # type: ignore[no-any-return]
 
 
-def _compressed(texts: pa.Array) -> Iterator[bytes]:
-    import pyarrow as pa
+def _grouped(texts: pa.Array) -> Iterator[bytes]:
     import pyarrow.compute as pc
 
-    codec = pa.Codec("lz4_raw")
     plain = pc.fill_null(texts, "")
     _, offsets, data = plain.buffers()
     ends = memoryview(offsets).cast("i")[plain.offset :]
     whole = memoryview(b"" if data is None else data)
     for start in range(0, len(plain), _FILES):
-        group = whole[ends[start] : ends[min(start + _FILES, len(plain))]]
-        yield codec.compress(pa.py_buffer(group), asbytes=True) if group.nbytes else b""
+        yield bytes(whole[ends[start] : ends[min(start + _FILES, len(plain))]])
 
 
 def _starts(sizes: Sequence[int | None]) -> pa.Array:
@@ -131,22 +134,29 @@ def _starts(sizes: Sequence[int | None]) -> pa.Array:
     return pa.array(starts, pa.int32())
 
 
-def _taken(parts: Mapping[int, bytes], starts: pa.Array, sizes: pa.Array, at: pa.Array) -> pa.Array:
-    """The texts at these positions of a page, out of the groups that have them."""
+def _decompressed(
+    parts: Mapping[int, bytes], starts: pa.Array, sizes: pa.Array
+) -> dict[int, bytes]:
     import pyarrow as pa
 
     codec = pa.Codec("lz4_raw")
     ends = pa.array([min((group + 1) * _FILES, len(sizes)) - 1 for group in parts], pa.int64())
     last = zip(starts.take(ends).to_pylist(), sizes.take(ends).to_pylist(), strict=True)
-    texts = {
+    return {
         group: codec.decompress(part, start + (size or 0), asbytes=True) if part else b""
         for (group, part), (start, size) in zip(parts.items(), last, strict=True)
     }
+
+
+def _taken(parts: Mapping[int, bytes], starts: pa.Array, sizes: pa.Array, at: pa.Array) -> pa.Array:
+    """The texts at these positions of a page, out of the groups that have them."""
+    import pyarrow as pa
+
     places = zip(
         at.to_pylist(), starts.take(at).to_pylist(), sizes.take(at).to_pylist(), strict=True
     )
     found = [
-        None if size is None else texts[number // _FILES][start : start + size]
+        None if size is None else parts[number // _FILES][start : start + size]
         for number, start, size in places
     ]
     return pa.array(found, pa.string())

@@ -1,5 +1,5 @@
--- Paths and statistics of pages in groups of eight files, compressed by themselves, so that a condition which
--- few files match reads those instead of whole pages. Only pages that serve the newest versions have them.
+-- Paths and statistics (LZ4) of pages in groups of eight files, so that a condition which few files match
+-- reads those instead of whole pages. Only pages that serve the newest versions have them.
 -- Pages of an older release have none until they are built again, and are decoded.
 
 CREATE TABLE dl_page_texts (
