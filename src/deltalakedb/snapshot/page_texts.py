@@ -1,8 +1,8 @@
 """Texts of pages in groups of eight files, so that few files are read without the rest of a page.
 
-Paths and statistics are nearly all of a page. Each group of them is a row of the catalog,
-its statistics compressed by themselves. The other columns of the page, and where its texts begin in their groups, are
-one batch beside its bounds.
+Paths and statistics are nearly all of a page. Each group of them is a row of the catalog, its
+statistics compressed by themselves. The other columns of the page, and where its texts begin in
+their groups, are one batch beside its bounds.
 """
 
 from __future__ import annotations
