@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -46,6 +48,9 @@ _MOST_GONE: Final = 0.2
 # DuckDB stores larger values apart, and reads those of a scan one by one. Smaller ones fill the
 # segments of their column; of a vector in two segments it reads every value, 2,048 of them.
 _LEAST_BYTES: Final = 4_097
+# A process without Arrow lets so many times as many changes pass: to load it takes longer than to
+# build pages. Another writer of the table may have it, and the others need not load it too.
+_PATIENCE: Final = random.randint(2, 10)  # noqa: S311 - no secret
 # Commits of few files check whether pages are due every so many versions.
 _LOOK_EVERY: Final = 64
 
@@ -87,6 +92,8 @@ def _after_version(store: Store, table: TableRecord, version: int, counts: Count
     if version % _LOOK_EVERY and changes < LEAST_CHANGES:
         return
     due = changes_due(counts.live_files)
+    if "pyarrow" not in sys.modules:
+        due *= _PATIENCE
     with _harmless(store, table), span("deltalakedb.make_pages", table=table.name):
         paged = _paged(store, table).version
         if changes >= due or _changes_since(store, table, paged) >= due:

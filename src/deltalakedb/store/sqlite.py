@@ -61,6 +61,7 @@ from deltalakedb.store.dialect import (
 from deltalakedb.store.pool import FILE_LOCKS, Pool
 from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import Kind, Relation
+from deltalakedb.store.sqlite_queue import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,8 +85,9 @@ _BULK_CACHE = -256 * 1024
 # they are held by connections that it must not use: its own would rely on locks that do not exist.
 _open_in_parent: set[str] = set()
 _WRITE = "BEGIN IMMEDIATE"
-# How long a writer pauses at most before it tries again: while others make small commits, and
-# where one takes long.
+# How long a writer pauses before it tries again: the first in the queue; without a queue at most,
+# while others make small commits; and where one takes long.
+_LEAST_PAUSE_SECONDS = 0.00003
 _PAUSE_SECONDS = 0.002
 _SHORT_WAIT_SECONDS = 1.0
 _LONG_PAUSE_SECONDS = 0.02
@@ -226,23 +228,47 @@ def _lists_as_json(row: Row, positions: Sequence[int]) -> Row:
 class _Transaction(Transaction[sqlite3.Connection, SqliteSession]):
     """A transaction that starts with `begin`."""
 
-    __slots__ = ("_begin", "_url")
+    __slots__ = ("_begin", "_place", "_url")
 
     def __init__(self, pool: Pool[sqlite3.Connection], url: CatalogUrl, begin: str) -> None:
         super().__init__(pool)
         self._url = url
         self._begin = begin
+        self._place: Place | None = None
 
     def _begun(self) -> SqliteSession:
         connection = self._connection = self._pool.acquire(self)
         try:
             if self._begin is _WRITE:
-                _begin_write(connection, self._url.timeout)
+                self._begin_write(connection)
             else:
                 connection.execute(self._begin)
         except sqlite3.Error as error:
+            self._leave_queue()
             raise _translate(error, self._url) from error
         return SqliteSession(connection, self._url)
+
+    def _begin_write(self, connection: sqlite3.Connection) -> None:
+        """Take the write lock, in the order of the queue."""
+        timeout = self._url.timeout
+        deadline = time.monotonic() + timeout
+        place = self._place = Place()
+        queue = f"{self._url.target}-queue"
+        if not place.open(queue):
+            try:
+                _begin_write(connection, 0.0, timeout)
+            except sqlite3.OperationalError as error:
+                if _code(error) != sqlite3.SQLITE_BUSY:
+                    raise
+                place.open(queue, create=True)
+            else:
+                return
+        is_first = place.wait(timeout)
+        _begin_write(connection, deadline, timeout, is_first=is_first)
+
+    def _leave_queue(self) -> None:
+        if self._place is not None:
+            self._place.leave()
 
     def _commit(self) -> None:
         try:
@@ -250,37 +276,51 @@ class _Transaction(Transaction[sqlite3.Connection, SqliteSession]):
         except sqlite3.Error as error:
             self._rollback()
             raise _translate(error, self._url) from error
+        self._leave_queue()
 
     def _rollback(self) -> None:
         _rollback(self._connection)
+        self._leave_queue()
 
     def _translate(self, error: BaseException) -> None:
         if isinstance(error, sqlite3.Error):
             raise _translate(error, self._url) from error
 
 
-def _begin_write(connection: sqlite3.Connection, timeout: float) -> None:
-    """Take the write lock; SQLITE_BUSY after `timeout` seconds.
+def _begin_write(
+    connection: sqlite3.Connection, deadline: float, timeout: float, *, is_first: bool = False
+) -> None:
+    """Take the write lock; SQLITE_BUSY after the deadline.
 
     SQLite itself waits longer and longer between its tries, up to 100 ms: where many processes
-    write, one that came late would take the lock again and again before one that waits.
+    write, one that came late would take the lock again and again before one that waits. The first
+    in the queue tries often; without a queue all of them try, and at random.
     """
     # As a script: a cached PRAGMA would not take effect again.
     wait = f"PRAGMA busy_timeout = {int(timeout * 1000)}"
-    begin = f"PRAGMA busy_timeout = 0; {_WRITE}; {wait}"
+    begin = f"{_WRITE}; {wait}"
+    script = f"PRAGMA busy_timeout = 0; {begin}"
     started = time.monotonic()
     while True:
         try:
-            connection.executescript(begin)
+            connection.executescript(script)
         except sqlite3.OperationalError as error:
-            waited = time.monotonic() - started
-            if _code(error) != sqlite3.SQLITE_BUSY or waited > timeout:
+            now = time.monotonic()
+            if _code(error) != sqlite3.SQLITE_BUSY or now > deadline:
                 connection.executescript(wait)
                 raise
-            most = _PAUSE_SECONDS if waited < _SHORT_WAIT_SECONDS else _LONG_PAUSE_SECONDS
-            time.sleep(random.uniform(0, most))  # noqa: S311 - no secret
+            script = begin
+            time.sleep(_pause(now - started, is_first=is_first))
         else:
             return
+
+
+def _pause(waited: float, *, is_first: bool) -> float:
+    """How long a writer pauses before it tries again."""
+    if is_first:
+        return min(max(_LEAST_PAUSE_SECONDS, waited / 8), _LONG_PAUSE_SECONDS)
+    most = _PAUSE_SECONDS if waited < _SHORT_WAIT_SECONDS else _LONG_PAUSE_SECONDS
+    return random.uniform(0, most)  # noqa: S311 - no secret
 
 
 def _rollback(connection: sqlite3.Connection) -> None:
