@@ -61,7 +61,6 @@ from deltalakedb.store.dialect import (
 from deltalakedb.store.pool import FILE_LOCKS, Pool
 from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import Kind, Relation
-from deltalakedb.store.sqlite_queue import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,12 +84,11 @@ _BULK_CACHE = -256 * 1024
 # they are held by connections that it must not use: its own would rely on locks that do not exist.
 _open_in_parent: set[str] = set()
 _WRITE = "BEGIN IMMEDIATE"
-# How long a writer pauses before it tries again: the first in the queue; without a queue at most,
-# while others make small commits; and where one takes long.
-_LEAST_PAUSE_SECONDS = 0.00003
-_PAUSE_SECONDS = 0.002
-_SHORT_WAIT_SECONDS = 1.0
-_LONG_PAUSE_SECONDS = 0.02
+# How a writer waits for the write lock: see _Waiting.
+_USUAL_SHARE = 0.9
+_LONGEST_USUAL_SECONDS = 0.25
+_SHORTEST_PAUSE_SECONDS = 0.0001
+_LONGEST_PAUSE_SECONDS = 0.01
 _ONE_WRITER = "SQLite lets one process write at a time"
 
 
@@ -228,47 +226,26 @@ def _lists_as_json(row: Row, positions: Sequence[int]) -> Row:
 class _Transaction(Transaction[sqlite3.Connection, SqliteSession]):
     """A transaction that starts with `begin`."""
 
-    __slots__ = ("_begin", "_place", "_url")
+    __slots__ = ("_begin", "_url", "_waiting")
 
-    def __init__(self, pool: Pool[sqlite3.Connection], url: CatalogUrl, begin: str) -> None:
+    def __init__(
+        self, pool: Pool[sqlite3.Connection], url: CatalogUrl, begin: str, waiting: _Waiting
+    ) -> None:
         super().__init__(pool)
         self._url = url
         self._begin = begin
-        self._place: Place | None = None
+        self._waiting = waiting
 
     def _begun(self) -> SqliteSession:
         connection = self._connection = self._pool.acquire(self)
         try:
             if self._begin is _WRITE:
-                self._begin_write(connection)
+                self._waiting.begin_write(connection, self._url.timeout)
             else:
                 connection.execute(self._begin)
         except sqlite3.Error as error:
-            self._leave_queue()
             raise _translate(error, self._url) from error
         return SqliteSession(connection, self._url)
-
-    def _begin_write(self, connection: sqlite3.Connection) -> None:
-        """Take the write lock, in the order of the queue."""
-        timeout = self._url.timeout
-        deadline = time.monotonic() + timeout
-        place = self._place = Place()
-        queue = f"{self._url.target}-queue"
-        if not place.open(queue):
-            try:
-                _begin_write(connection, 0.0, timeout)
-            except sqlite3.OperationalError as error:
-                if _code(error) != sqlite3.SQLITE_BUSY:
-                    raise
-                place.open(queue, create=True)
-            else:
-                return
-        is_first = place.wait(timeout)
-        _begin_write(connection, deadline, timeout, is_first=is_first)
-
-    def _leave_queue(self) -> None:
-        if self._place is not None:
-            self._place.leave()
 
     def _commit(self) -> None:
         try:
@@ -276,51 +253,62 @@ class _Transaction(Transaction[sqlite3.Connection, SqliteSession]):
         except sqlite3.Error as error:
             self._rollback()
             raise _translate(error, self._url) from error
-        self._leave_queue()
 
     def _rollback(self) -> None:
         _rollback(self._connection)
-        self._leave_queue()
 
     def _translate(self, error: BaseException) -> None:
         if isinstance(error, sqlite3.Error):
             raise _translate(error, self._url) from error
 
 
-def _begin_write(
-    connection: sqlite3.Connection, deadline: float, timeout: float, *, is_first: bool = False
-) -> None:
-    """Take the write lock; SQLITE_BUSY after the deadline.
+class _Waiting:
+    """How the writers of this process wait for the write lock of a file.
 
-    SQLite itself waits longer and longer between its tries, up to 100 ms: where many processes
-    write, one that came late would take the lock again and again before one that waits. The first
-    in the queue tries often; without a queue all of them try, and at random.
+    SQLite has no queue. It tries again after longer and longer pauses, up to 100 ms: where many
+    processes write, one that came late would take the lock again and again before one that waits.
+    And if each of many waiters tries often, they take the processor from the one that works.
+    So a writer first sleeps for most of the time that it usually waits, and tries often only then:
+    among writers that all do so, mostly the one that came first is trying.
     """
-    # As a script: a cached PRAGMA would not take effect again.
-    wait = f"PRAGMA busy_timeout = {int(timeout * 1000)}"
-    begin = f"{_WRITE}; {wait}"
-    script = f"PRAGMA busy_timeout = 0; {begin}"
-    started = time.monotonic()
-    while True:
-        try:
-            connection.executescript(script)
-        except sqlite3.OperationalError as error:
-            now = time.monotonic()
-            if _code(error) != sqlite3.SQLITE_BUSY or now > deadline:
-                connection.executescript(wait)
-                raise
-            script = begin
-            time.sleep(_pause(now - started, is_first=is_first))
-        else:
-            return
 
+    def __init__(self) -> None:
+        self._usual = 0.0
 
-def _pause(waited: float, *, is_first: bool) -> float:
-    """How long a writer pauses before it tries again."""
-    if is_first:
-        return min(max(_LEAST_PAUSE_SECONDS, waited / 8), _LONG_PAUSE_SECONDS)
-    most = _PAUSE_SECONDS if waited < _SHORT_WAIT_SECONDS else _LONG_PAUSE_SECONDS
-    return random.uniform(0, most)  # noqa: S311 - no secret
+    def begin_write(self, connection: sqlite3.Connection, timeout: float) -> None:
+        """Take the write lock; SQLITE_BUSY after `timeout` seconds."""
+        # As a script: a cached PRAGMA would not take effect again.
+        wait = f"PRAGMA busy_timeout = {int(timeout * 1000)}"
+        script = f"PRAGMA busy_timeout = 0; {_WRITE}; {wait}"
+        started = time.monotonic()
+        pauses = 0
+        while True:
+            try:
+                connection.executescript(script)
+            except sqlite3.OperationalError as error:
+                waited = time.monotonic() - started
+                if _code(error) != sqlite3.SQLITE_BUSY or waited > timeout:
+                    connection.executescript(wait)
+                    raise
+                script = f"{_WRITE}; {wait}"
+                time.sleep(min(self._pause(pauses, waited), timeout - waited))
+                pauses += 1
+            else:
+                break
+        if pauses:
+            self._learn(time.monotonic() - started, pauses)
+
+    def _pause(self, pauses: int, waited: float) -> float:
+        if not pauses:
+            return self._usual * _USUAL_SHARE
+        late = (waited - self._usual) / 8
+        most = min(max(2 * _SHORTEST_PAUSE_SECONDS, late), _LONGEST_PAUSE_SECONDS)
+        return random.uniform(0, most)  # noqa: S311 - no secret
+
+    def _learn(self, waited: float, pauses: int) -> None:
+        # After one pause the lock may have been free for long.
+        seconds = waited if pauses > 1 else waited / 2
+        self._usual = min((self._usual + seconds) / 2, _LONGEST_USUAL_SECONDS)
 
 
 def _rollback(connection: sqlite3.Connection) -> None:
@@ -361,6 +349,7 @@ class SqliteDialect(Dialect):
                     f"{url.display} has {pragma}={value!r}, which is no value for SQLite",
                     fix=f"It must match: {_PRAGMAS[pragma].pattern}",
                 )
+        self._waiting = _Waiting()
         self._pool = self._new_pool()
         # Listings last as long as their reader likes: commits must not wait for them.
         self._listings = self._new_pool()
@@ -488,7 +477,7 @@ class SqliteDialect(Dialect):
             yield from batches_of_rows(cursor.fetchmany, schema)
 
     def _transaction(self, begin: str, pool: Pool[sqlite3.Connection]) -> _Transaction:
-        return _Transaction(pool, self.url, begin)
+        return _Transaction(pool, self.url, begin, self._waiting)
 
     def _translated(self) -> Translating:
         return self._translating
