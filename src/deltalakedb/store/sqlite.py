@@ -61,6 +61,7 @@ from deltalakedb.store.dialect import (
 from deltalakedb.store.pool import FILE_LOCKS, Pool
 from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import Kind, Relation
+from deltalakedb.store.sqlite_queue import place_in_queue
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,11 +85,13 @@ _BULK_CACHE = -256 * 1024
 # they are held by connections that it must not use: its own would rely on locks that do not exist.
 _open_in_parent: set[str] = set()
 _WRITE = "BEGIN IMMEDIATE"
-# How a writer waits for the write lock: see _Waiting.
-_USUAL_SHARE = 0.9
-_LONGEST_USUAL_SECONDS = 0.25
-_SHORTEST_PAUSE_SECONDS = 0.0001
-_LONGEST_PAUSE_SECONDS = 0.01
+# How long a writer waits in the queue, and how long it pauses before it tries again: the first in
+# the queue at least; others at most, while the wait is short and when it has become long.
+_QUEUE_SECONDS = 1.0
+_FIRST_PAUSE_SECONDS = 0.00005
+_PAUSE_SECONDS = 0.002
+_SHORT_WAIT_SECONDS = 1.0
+_LONG_PAUSE_SECONDS = 0.02
 _ONE_WRITER = "SQLite lets one process write at a time"
 
 
@@ -226,21 +229,18 @@ def _lists_as_json(row: Row, positions: Sequence[int]) -> Row:
 class _Transaction(Transaction[sqlite3.Connection, SqliteSession]):
     """A transaction that starts with `begin`."""
 
-    __slots__ = ("_begin", "_url", "_waiting")
+    __slots__ = ("_begin", "_url")
 
-    def __init__(
-        self, pool: Pool[sqlite3.Connection], url: CatalogUrl, begin: str, waiting: _Waiting
-    ) -> None:
+    def __init__(self, pool: Pool[sqlite3.Connection], url: CatalogUrl, begin: str) -> None:
         super().__init__(pool)
         self._url = url
         self._begin = begin
-        self._waiting = waiting
 
     def _begun(self) -> SqliteSession:
         connection = self._connection = self._pool.acquire(self)
         try:
             if self._begin is _WRITE:
-                self._waiting.begin_write(connection, self._url.timeout)
+                _begin_write(connection, self._url)
             else:
                 connection.execute(self._begin)
         except sqlite3.Error as error:
@@ -262,53 +262,53 @@ class _Transaction(Transaction[sqlite3.Connection, SqliteSession]):
             raise _translate(error, self._url) from error
 
 
-class _Waiting:
-    """How the writers of this process wait for the write lock of a file.
+def _begin_write(connection: sqlite3.Connection, url: CatalogUrl) -> None:
+    """Take the write lock; SQLITE_BUSY after the timeout of the URL.
 
-    SQLite has no queue. It tries again after longer and longer pauses, up to 100 ms: where many
-    processes write, one that came late would take the lock again and again before one that waits.
-    And if each of many waiters tries often, they take the processor from the one that works.
-    So a writer first sleeps for most of the time that it usually waits, and tries often only then:
-    among writers that all do so, mostly the one that came first is trying.
+    SQLite itself waits longer and longer between its tries, up to 100 ms: where many processes
+    write, one that came late would take the lock again and again before one that waits.
     """
+    # As a script: a cached PRAGMA would not take effect again.
+    wait = f"PRAGMA busy_timeout = {int(url.timeout * 1000)}"
+    script = f"PRAGMA busy_timeout = 0; {_WRITE}; {wait}"
+    try:
+        if not _try_write(connection, script):
+            _queue_to_write(connection, url, f"{_WRITE}; {wait}")
+    finally:
+        if not connection.in_transaction:
+            connection.executescript(wait)
 
-    def __init__(self) -> None:
-        self._usual = 0.0
 
-    def begin_write(self, connection: sqlite3.Connection, timeout: float) -> None:
-        """Take the write lock; SQLITE_BUSY after `timeout` seconds."""
-        # As a script: a cached PRAGMA would not take effect again.
-        wait = f"PRAGMA busy_timeout = {int(timeout * 1000)}"
-        script = f"PRAGMA busy_timeout = 0; {_WRITE}; {wait}"
-        started = time.monotonic()
-        pauses = 0
-        while True:
-            try:
+def _queue_to_write(connection: sqlite3.Connection, url: CatalogUrl, script: str) -> None:
+    started = time.monotonic()
+    path = f"{os.path.realpath(url.target)}-queue"
+    with place_in_queue(path, min(url.timeout, _QUEUE_SECONDS)) as is_first:
+        asked = time.monotonic()
+        while not _try_write(connection, script):
+            now = time.monotonic()
+            if now - started > url.timeout:
                 connection.executescript(script)
-            except sqlite3.OperationalError as error:
-                waited = time.monotonic() - started
-                if _code(error) != sqlite3.SQLITE_BUSY or waited > timeout:
-                    connection.executescript(wait)
-                    raise
-                script = f"{_WRITE}; {wait}"
-                time.sleep(min(self._pause(pauses, waited), timeout - waited))
-                pauses += 1
-            else:
-                break
-        if pauses:
-            self._learn(time.monotonic() - started, pauses)
+                return
+            time.sleep(_pause(now, started, asked if is_first else None))
 
-    def _pause(self, pauses: int, waited: float) -> float:
-        if not pauses:
-            return self._usual * _USUAL_SHARE
-        late = (waited - self._usual) / 8
-        most = min(max(2 * _SHORTEST_PAUSE_SECONDS, late), _LONGEST_PAUSE_SECONDS)
-        return random.uniform(0, most)  # noqa: S311 - no secret
 
-    def _learn(self, waited: float, pauses: int) -> None:
-        # After one pause the lock may have been free for long.
-        seconds = waited if pauses > 1 else waited / 2
-        self._usual = min((self._usual + seconds) / 2, _LONGEST_USUAL_SECONDS)
+def _try_write(connection: sqlite3.Connection, script: str) -> bool:
+    """Whether a script that begins a transaction has begun it."""
+    try:
+        connection.executescript(script)
+    except sqlite3.OperationalError as error:
+        if _code(error) != sqlite3.SQLITE_BUSY:
+            raise
+        return False
+    return True
+
+
+def _pause(now: float, started: float, asked: float | None) -> float:
+    """How long a writer pauses; the first in the queue has `asked` since then."""
+    if asked is not None:
+        return min(max(_FIRST_PAUSE_SECONDS, (now - asked) / 8), _LONG_PAUSE_SECONDS)
+    most = _PAUSE_SECONDS if now - started < _SHORT_WAIT_SECONDS else _LONG_PAUSE_SECONDS
+    return random.uniform(0, most)  # noqa: S311 - no secret
 
 
 def _rollback(connection: sqlite3.Connection) -> None:
@@ -349,7 +349,6 @@ class SqliteDialect(Dialect):
                     f"{url.display} has {pragma}={value!r}, which is no value for SQLite",
                     fix=f"It must match: {_PRAGMAS[pragma].pattern}",
                 )
-        self._waiting = _Waiting()
         self._pool = self._new_pool()
         # Listings last as long as their reader likes: commits must not wait for them.
         self._listings = self._new_pool()
@@ -477,7 +476,7 @@ class SqliteDialect(Dialect):
             yield from batches_of_rows(cursor.fetchmany, schema)
 
     def _transaction(self, begin: str, pool: Pool[sqlite3.Connection]) -> _Transaction:
-        return _Transaction(pool, self.url, begin, self._waiting)
+        return _Transaction(pool, self.url, begin)
 
     def _translated(self) -> Translating:
         return self._translating
