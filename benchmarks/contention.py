@@ -3,9 +3,9 @@
 Each process commits one existing file at a time, as fast as it can, for some seconds. Ours runs on
 Postgres and SQLite; with `inline` a commit is in `_delta_log` when it returns, with `worker` it is
 durable in the catalog. DuckLake (its catalog on the same Postgres) and delta-rs register a file of
-the same kind. The bare loops are the SQL of such a commit straight through the driver,
-where those that wait are served in their order: what sixteen processes cost on this machine without
-any code of ours. Contestants run in turn, each on a table of its own. Goals, with sixteen processes:
+the same kind. The bare loops are the SQL of such a commit straight through the driver, where those
+that wait are served in their order: what sixteen processes cost without any code of ours.
+Contestants run in turn, each on a table of its own. Goals, with sixteen processes:
 
 - at least 0.75 of the rate of one process (worker), and 0.9 (inline);
 - at least three times the rate of DuckLake (worker), and its rate (inline);
@@ -162,7 +162,7 @@ def _new_target(contestant: str, server: PostgresServer, folder: Path) -> Target
     place = folder / uuid.uuid4().hex
     place.mkdir()
     catalog = f"sqlite:///{place / 'lake.db'}"
-    if "on postgres" in contestant or contestant.startswith("postgres"):
+    if "postgres" in contestant:
         catalog = server.url(server.create_database())
     target = Target(contestant, catalog, "t", str(place))
     if contestant in (*_OURS, *_BARE):
