@@ -7,11 +7,13 @@ Arrow table on DuckDB.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import sqlite3
 import time
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deltalakedb.actions import AddFile, CommitInfo, serialise_commit
@@ -105,11 +107,29 @@ def prepare(table_id: str, version: int, adds: Sequence[AddFile]) -> Rows:
     ]
 
 
+def _at(rows: Rows, version: int) -> Rows:
+    """The same rows at another version."""
+    return [
+        (
+            relation,
+            [
+                tuple(
+                    version if column in {"version", "added_version"} else value
+                    for column, value in zip(relation.columns, row, strict=True)
+                )
+                for row in relation_rows
+            ],
+        )
+        for relation, relation_rows in rows
+    ]
+
+
 class BareLoop:
     """One connection of the driver, and the table it writes to."""
 
     def __init__(self, url: str, table_id: str) -> None:
         parsed = parse_url(url)
+        self.url = url
         self.engine = parsed.engine
         self.table_id = table_id
         self.version = 0
@@ -149,6 +169,34 @@ class BareLoop:
         else:
             self._insert(rows)
         connection.execute("COMMIT")
+
+    def send_in_turn(self, adds: Sequence[AddFile]) -> None:
+        """One small commit on top of whatever others have committed, first come first served.
+
+        Those that wait are woken in their order: on Postgres by an advisory lock, on SQLite by a
+        lock on a file, as SQLite itself has no queue.
+        """
+        rows = prepare(self.table_id, 0, adds)
+        head, live = self._params(rows)
+        connection, queries = self.connection, self.queries
+        if self.engine == "postgres":
+            with connection.pipeline():
+                connection.execute("BEGIN")
+                connection.execute(queries["queue_for_head"], {"lock": 1, **head})
+                taken = connection.execute(queries["take_sound_head"], head)
+                files = connection.execute(queries["live_among"], live)
+            files.fetchall()
+            with connection.pipeline():
+                self._insert(_at(rows, taken.fetchone()[0]))
+                connection.execute("COMMIT")
+            return
+        with Path(f"{parse_url(self.url).target}-bare").open("a") as queue:
+            fcntl.flock(queue, fcntl.LOCK_EX)
+            connection.execute("BEGIN IMMEDIATE")
+            taken = connection.execute(queries["take_sound_head"], head).fetchall()
+            connection.execute(queries["live_among"], live).fetchall()
+            self._insert(_at(rows, taken[0][0]))
+            connection.execute("COMMIT")
 
     def _params(self, rows: Rows) -> tuple[dict[str, Any], dict[str, Any]]:
         """The parameters of advance_head and live_among."""

@@ -3,7 +3,9 @@
 Each process commits one existing file at a time, as fast as it can, for some seconds. Ours runs on
 Postgres and SQLite; with `inline` a commit is in `_delta_log` when it returns, with `worker` it is
 durable in the catalog. DuckLake (its catalog on the same Postgres) and delta-rs register a file of
-the same kind. Contestants run in turn, each on a table of its own. Goals, with sixteen processes:
+the same kind. The bare loops are the SQL of such a commit straight through the driver, where those
+that wait are served in their order: what sixteen processes cost without any code of ours.
+Contestants run in turn, each on a table of its own. Goals, with sixteen processes:
 
 - at least 0.75 of the rate of one process (worker), and 0.9 (inline);
 - at least three times the rate of DuckLake (worker), and its rate (inline);
@@ -26,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import deltalakedb
-from benchmarks.bare import delta_rs_append, new_add
+from benchmarks.bare import BareLoop, delta_rs_append, new_add
 from benchmarks.commits import SCHEMA
 from benchmarks.ducklake import attach_ducklake
 from benchmarks.harness import Ratio, Report
@@ -40,6 +42,7 @@ _MANY: Final = 16
 # DuckLake and its catalog take more than one connection for each process.
 _CONNECTIONS: Final = {"max_connections": "400"}
 _OURS: Final = ("postgres inline", "postgres worker", "sqlite inline", "sqlite worker")
+_BARE: Final = ("bare loop on postgres", "bare loop on sqlite")
 _PEERS: Final = ("DuckLake on postgres", "delta-rs")
 _WARM_COMMITS: Final = 3
 _MOST_TAIL: Final = 10
@@ -77,7 +80,7 @@ class Result:
 def run(report: Report, *, quick: bool) -> None:
     """Every scenario of this file."""
     sizes, seconds, rounds = ((1, 4), 1.0, 1) if quick else (_SIZES, 10.0, 1)
-    measure(report, (*_OURS, *_PEERS), sizes, seconds=seconds, rounds=rounds)
+    measure(report, (*_OURS, *_BARE, *_PEERS), sizes, seconds=seconds, rounds=rounds)
 
 
 def measure(
@@ -130,6 +133,12 @@ def _add_ratios(
         least = 0.9 if is_inline else 0.75
         share = _rates(many, one)
         add("one", share, "of the rate of one", f"≥ {least}", is_met=share >= least)
+    bare = f"bare loop on {contestant.split(maxsplit=1)[0]}"
+    if not is_inline and (many_bare := results.get((bare, _MANY))):
+        if one_bare := results.get((bare, 1)):
+            share = _rates(many_bare, one_bare)
+            add(bare, share, "the bare loop, of the rate of one", "", is_met=None)
+        add(bare, _rates(many, many_bare), "of the bare loop's rate", "", is_met=None)
     tail = statistics.median(r.percentile(0.99) / max(r.percentile(0.5), 1e-9) for r in many)
     add("p50", tail, "p99 in p50s", "≤ 10", is_met=tail <= _MOST_TAIL)
     refused = sum(result.refused for result in many)
@@ -156,8 +165,9 @@ def _new_target(contestant: str, server: PostgresServer, folder: Path) -> Target
     if "postgres" in contestant:
         catalog = server.url(server.create_database())
     target = Target(contestant, catalog, "t", str(place))
-    if contestant in _OURS:
-        with deltalakedb.connect(catalog, mirror=contestant.split()[1]) as lake:
+    if contestant in (*_OURS, *_BARE):
+        mode = contestant.split()[1] if contestant in _OURS else "worker"
+        with deltalakedb.connect(catalog, mirror=mode) as lake:
             lake.create_table("t", location=str(place / "t"), schema=SCHEMA)
     elif contestant == "delta-rs":
         import pyarrow as pa
@@ -242,6 +252,11 @@ def _appender(target: Target) -> Iterator[Callable[[], object]]:
         with deltalakedb.connect(target.catalog, mirror=mode, create=False) as lake:
             table = lake.table(target.table)
             yield lambda: table.commit([new_add()])
+    elif target.contestant in _BARE:
+        with deltalakedb.connect(target.catalog, mirror="worker", create=False) as lake:
+            bare = BareLoop(target.catalog, lake.table(target.table).table_id)
+        yield lambda: bare.send_in_turn([new_add()])
+        bare.close()
     elif target.contestant == "delta-rs":
         yield delta_rs_append(f"{target.folder}/t")
     else:

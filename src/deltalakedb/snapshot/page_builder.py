@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -52,8 +53,10 @@ _MOST_GONE: Final = 0.2
 # DuckDB stores larger values apart, and reads those of a scan one by one. Smaller ones fill the
 # segments of their column; of a vector in two segments it reads every value, 2,048 of them.
 _LEAST_BYTES: Final = 4_097
-# Commits of few files check whether pages are due every so many versions.
+# Commits of few files check whether pages are due every so many versions. A process without Arrow
+# does so rarely: to load it takes a second, and meanwhile all other writers would begin to.
 _LOOK_EVERY: Final = 64
+_LOOK_EVERY_WITHOUT_ARROW: Final = 4_096
 
 
 Changes: TypeAlias = tuple[int, int, int]
@@ -91,7 +94,8 @@ def after_commit(store: Store, versions: Iterable[tuple[TableRecord, Counted | N
 
 def _after_version(store: Store, table: TableRecord, version: int, counts: Counts) -> None:
     changes = counts.num_adds + counts.num_removes
-    if version % _LOOK_EVERY and changes < LEAST_CHANGES:
+    every = _LOOK_EVERY if "pyarrow" in sys.modules else _LOOK_EVERY_WITHOUT_ARROW
+    if version % every and changes < LEAST_CHANGES:
         return
     due = changes_due(counts.live_files)
     with _harmless(store, table), span("deltalakedb.make_pages", table=table.name):

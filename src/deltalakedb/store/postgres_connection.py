@@ -441,7 +441,8 @@ def _redacted(reason: str, url: CatalogUrl) -> str:
 
 CHANNEL: Final = "deltalakedb_mirror"
 # The least time between two notifications, and how long their thread waits for the next.
-_PAUSE_SECONDS: Final = 0.02
+# Sixteen writers that each send fifty in a second slow their commits down by a fifth.
+_PAUSE_SECONDS: Final = 0.1
 _IDLE_SECONDS: Final = 1.0
 # How often a listener checks whether to end, and its pause after a failed connection.
 _SLICE_SECONDS: Final = 0.5
@@ -459,7 +460,7 @@ class Notifier:
     - Inside a commit, NOTIFY would serialise all commits of the database until they are on the
       disk; after it, it would be one more round trip.
     - The first notification after a pause is sent at once. While more are due, one is sent for
-      all of them, each fiftieth of a second.
+      all of them, each tenth of a second.
     - The thread ends when it has nothing to do.
     """
 

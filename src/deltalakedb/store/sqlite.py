@@ -61,6 +61,7 @@ from deltalakedb.store.dialect import (
 from deltalakedb.store.pool import FILE_LOCKS, Pool
 from deltalakedb.store.queries import load_queries
 from deltalakedb.store.relations import Kind, Relation
+from deltalakedb.store.sqlite_queue import place_in_queue
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,8 +85,10 @@ _BULK_CACHE = -256 * 1024
 # they are held by connections that it must not use: its own would rely on locks that do not exist.
 _open_in_parent: set[str] = set()
 _WRITE = "BEGIN IMMEDIATE"
-# How long a writer pauses at most before it tries again: while others make small commits, and
-# where one takes long.
+# How long a writer waits in the queue, and how long it pauses before it tries again: the first in
+# the queue at least; others at most, while the wait is short and when it has become long.
+_QUEUE_SECONDS = 1.0
+_FIRST_PAUSE_SECONDS = 0.00005
 _PAUSE_SECONDS = 0.002
 _SHORT_WAIT_SECONDS = 1.0
 _LONG_PAUSE_SECONDS = 0.02
@@ -237,7 +240,7 @@ class _Transaction(Transaction[sqlite3.Connection, SqliteSession]):
         connection = self._connection = self._pool.acquire(self)
         try:
             if self._begin is _WRITE:
-                _begin_write(connection, self._url.timeout)
+                _begin_write(connection, self._url)
             else:
                 connection.execute(self._begin)
         except sqlite3.Error as error:
@@ -259,28 +262,53 @@ class _Transaction(Transaction[sqlite3.Connection, SqliteSession]):
             raise _translate(error, self._url) from error
 
 
-def _begin_write(connection: sqlite3.Connection, timeout: float) -> None:
-    """Take the write lock; SQLITE_BUSY after `timeout` seconds.
+def _begin_write(connection: sqlite3.Connection, url: CatalogUrl) -> None:
+    """Take the write lock; SQLITE_BUSY after the timeout of the URL.
 
     SQLite itself waits longer and longer between its tries, up to 100 ms: where many processes
     write, one that came late would take the lock again and again before one that waits.
     """
     # As a script: a cached PRAGMA would not take effect again.
-    wait = f"PRAGMA busy_timeout = {int(timeout * 1000)}"
-    begin = f"PRAGMA busy_timeout = 0; {_WRITE}; {wait}"
+    wait = f"PRAGMA busy_timeout = {int(url.timeout * 1000)}"
+    script = f"PRAGMA busy_timeout = 0; {_WRITE}; {wait}"
+    try:
+        if not _try_write(connection, script):
+            _queue_to_write(connection, url, f"{_WRITE}; {wait}")
+    finally:
+        if not connection.in_transaction:
+            connection.executescript(wait)
+
+
+def _queue_to_write(connection: sqlite3.Connection, url: CatalogUrl, script: str) -> None:
     started = time.monotonic()
-    while True:
-        try:
-            connection.executescript(begin)
-        except sqlite3.OperationalError as error:
-            waited = time.monotonic() - started
-            if _code(error) != sqlite3.SQLITE_BUSY or waited > timeout:
-                connection.executescript(wait)
-                raise
-            most = _PAUSE_SECONDS if waited < _SHORT_WAIT_SECONDS else _LONG_PAUSE_SECONDS
-            time.sleep(random.uniform(0, most))  # noqa: S311 - no secret
-        else:
-            return
+    path = f"{os.path.realpath(url.target)}-queue"
+    with place_in_queue(path, min(url.timeout, _QUEUE_SECONDS)) as is_first:
+        asked = time.monotonic()
+        while not _try_write(connection, script):
+            now = time.monotonic()
+            if now - started > url.timeout:
+                connection.executescript(script)
+                return
+            time.sleep(_pause(now, started, asked if is_first else None))
+
+
+def _try_write(connection: sqlite3.Connection, script: str) -> bool:
+    """Whether a script that begins a transaction has begun it."""
+    try:
+        connection.executescript(script)
+    except sqlite3.OperationalError as error:
+        if _code(error) != sqlite3.SQLITE_BUSY:
+            raise
+        return False
+    return True
+
+
+def _pause(now: float, started: float, asked: float | None) -> float:
+    """How long a writer pauses; the first in the queue has `asked` since then."""
+    if asked is not None:
+        return min(max(_FIRST_PAUSE_SECONDS, (now - asked) / 8), _LONG_PAUSE_SECONDS)
+    most = _PAUSE_SECONDS if now - started < _SHORT_WAIT_SECONDS else _LONG_PAUSE_SECONDS
+    return random.uniform(0, most)  # noqa: S311 - no secret
 
 
 def _rollback(connection: sqlite3.Connection) -> None:

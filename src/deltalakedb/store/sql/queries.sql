@@ -64,12 +64,19 @@ SELECT current_version FROM dl_table_heads WHERE table_id = :table_id;
 UPDATE dl_table_heads SET current_version = :version
 WHERE table_id = :table_id AND current_version = :expected;
 
--- name: advance_sound_head
--- As advance_head; none either where the log of the table holds commits that are not from here.
-UPDATE dl_table_heads SET current_version = :version
-WHERE table_id = :table_id AND current_version = :expected
+-- name: take_head
+-- Move the head on, after waiting for whoever holds it: one wait, where a compare-and-set that loses
+-- would have to wait again. The version tells whether others came in between.
+UPDATE dl_table_heads SET current_version = current_version + 1
+WHERE table_id = :table_id RETURNING current_version;
+
+-- name: take_sound_head
+-- As take_head; no row where the log of the table holds commits that are not from here.
+UPDATE dl_table_heads SET current_version = current_version + 1
+WHERE table_id = :table_id
   AND NOT EXISTS (SELECT 1 FROM dl_mirror_tables AS m
-                  WHERE m.table_id = :table_id AND m.drift IS NOT NULL);
+                  WHERE m.table_id = :table_id AND m.drift IS NOT NULL)
+RETURNING current_version;
 
 -- name: read_version
 SELECT table_id, version, committed_at, committer, operation, operation_params,

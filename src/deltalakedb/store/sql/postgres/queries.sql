@@ -62,20 +62,6 @@ SELECT current_version FROM dl_table_heads WHERE table_id = :table_id FOR UPDATE
 -- the others and waits again, each time that it changes; this lock wakes one, in the order they came.
 SELECT pg_advisory_xact_lock(:lock::int, hashtext(:table_id::text));
 
--- name: take_head
--- Move the head on, after waiting for whoever holds it: one wait, where a compare-and-set that loses
--- would have to wait again. The version tells whether others came in between.
-UPDATE dl_table_heads SET current_version = current_version + 1
-WHERE table_id = :table_id RETURNING current_version;
-
--- name: take_sound_head
--- As take_head; no row where the log of the table holds commits that are not from here.
-UPDATE dl_table_heads SET current_version = current_version + 1
-WHERE table_id = :table_id
-  AND NOT EXISTS (SELECT 1 FROM dl_mirror_tables AS m
-                  WHERE m.table_id = :table_id AND m.drift IS NOT NULL)
-RETURNING current_version;
-
 -- name: share_head
 -- The newest version, which nobody moves until the transaction ends; others may hold it so too.
 SELECT current_version FROM dl_table_heads WHERE table_id = :table_id FOR SHARE;
