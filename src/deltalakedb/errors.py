@@ -266,6 +266,10 @@ class NotPublishedError(MirrorError):
     """A version is not in `_delta_log` yet, and the operation needs it there."""
 
 
+class CommitFileMissingError(MirrorError):
+    """The commit file of a version was published, and is not in `_delta_log` any more."""
+
+
 # --- data files ---------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from deltalakedb.arguments import (
     optional_text,
     optional_whole,
     refuse,
+    require_bytes,
     require_flag,
     require_function,
     require_kind,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from deltalakedb.asgi import MetricsEndpoint
     from deltalakedb.clock import Clock
     from deltalakedb.importing.adopt import Adopted
+    from deltalakedb.importing.proposals import Proposals
     from deltalakedb.mirror.repair import Repair
     from deltalakedb.mirror.verification import Verification
     from deltalakedb.operations.export import Exported
@@ -77,6 +79,7 @@ if TYPE_CHECKING:
     from deltalakedb.store import TableRecord
     from deltalakedb.store.dialect import Session
     from deltalakedb.transaction.commit import AppTxn, Commit
+    from deltalakedb.transaction.ratify import Ratified
 
 _opened: Final[weakref.WeakSet[Lake]] = weakref.WeakSet()
 _opening: Final = ProcessLock()
@@ -516,6 +519,43 @@ class Lake:
 
     def _find(self, session: Session, name: object) -> TableRecord:
         return find_table(self.store, session, name)
+
+    # --- commits of other writers ---------------------------------------------------------
+
+    def ratify(
+        self, location: str, version: int, commit: bytes, *, committer: str | None = None
+    ) -> Ratified:
+        """Make the bytes of a commit file a version of the table at a location, and publish them.
+
+        - This is how other writers commit: they propose a version, with conflicts resolved.
+        - If another commit is that version, UnexpectedVersionError is raised, and nothing changes.
+        - The same proposal again is the same success, and writes nothing twice.
+        - When this returns, the commit file is in `_delta_log`. NotPublishedError says that the
+          object store failed: repeat the call.
+        - A version 0 below the warehouse registers a new table.
+        - `committer` is recorded in the history, by default the user that the commit names.
+        """
+        require_text("location", location)
+        require_whole("version", version)
+        if committer is not None:
+            require_text("committer", committer)
+        done = self.proposals.take(
+            normalise_location(location),
+            version,
+            require_bytes("commit", commit),
+            committer=committer,
+        )
+        self._committer.saw(done.table.table_id, done.version)
+        return done
+
+    warehouse: str | None = None
+
+    @property
+    def proposals(self) -> Proposals:
+        """The commits of other writers that this lake decides about."""
+        from deltalakedb.importing.proposals import Proposals
+
+        return Proposals(self.store, self.mirror, warehouse=self.warehouse)
 
     # --- many tables ----------------------------------------------------------------------
 
