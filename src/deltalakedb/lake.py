@@ -548,8 +548,6 @@ class Lake:
         self._committer.saw(done.table.table_id, done.version)
         return done
 
-    warehouse: str | None = None
-
     @property
     def proposals(self) -> Proposals:
         """The commits of other writers that this lake decides about."""

@@ -114,4 +114,20 @@ def in_small_stages() -> None:
     import_table._STAGE_BATCHES = 2  # type: ignore[misc]
 
 
-_JOBS: Mapping[str, Callable[[Job], None]] = {"work": _work, "die": _die, "import": _import}
+def _propose(job: Job) -> None:
+    """Propose a version as another writer, and die at point `at` of it."""
+    points = KillPoints(job["at"], Path(job["labels"]))
+    with Lake.connect(job["url"], mirror="worker", clock=ManualClock()) as lake:
+        points.watch_statements(lake.store.dialect.engine)
+        points.watch_storage()
+        points.arm()
+        lake.ratify(job["location"], job["version"], job["data"].encode())
+        points.disarm()
+
+
+_JOBS: Mapping[str, Callable[[Job], None]] = {
+    "work": _work,
+    "die": _die,
+    "import": _import,
+    "propose": _propose,
+}

@@ -73,6 +73,9 @@ class Proposals:
         is_new = table is None
         if table is None:
             table = self._new_table(location, commit)
+        elif self._storages.at(location).head(commit_key(version)) is not None:
+            # A commit file that the catalog does not know cannot be replaced: nothing is decided.
+            self._mirror.check_log(table, version - 1)
         base = None if is_new else version - 1
         try:
             with self._mirror.committing([(table, base)]):

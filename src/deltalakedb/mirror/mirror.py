@@ -139,6 +139,10 @@ class Mirror:
         for table, state in versions:
             self._inline.after_commit(table, None if state is None else state.version)
 
+    def check_log(self, table: TableRecord, version: int) -> None:
+        """TableDriftedError where the log has a commit after a version that the catalog lacks."""
+        self._drift_check.check(table, version)
+
     def publish(self, table: TableRecord, version: int) -> None:
         """Publish a version and those before it, in either mode; NotPublishedError if that fails.
 

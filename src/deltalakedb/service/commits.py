@@ -11,19 +11,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from deltalakedb.errors import (
+    AmbiguousTableError,
     CatalogError,
     CommitFileMissingError,
     CommitRejectedError,
     ConfigurationError,
     CorruptCatalogError,
     DeltaLakeDbError,
+    Fix,
     InvalidActionError,
     InvalidLogError,
     InvalidSchemaError,
@@ -37,9 +40,11 @@ from deltalakedb.errors import (
     UnexpectedVersionError,
     UnsupportedFeatureError,
 )
+from deltalakedb.operations.alter import check_name
 from deltalakedb.service.access import RefusedError, Scope, Token, bearer
+from deltalakedb.service.answers import to_json
 from deltalakedb.storage import normalise_location
-from deltalakedb.store.table_lookup import table_exists
+from deltalakedb.store.table_lookup import find_table_by_spark_name, table_exists
 
 if TYPE_CHECKING:
     from deltalakedb.lake import Lake
@@ -56,6 +61,7 @@ _ANSWERS: Final[tuple[tuple[type[DeltaLakeDbError], int, str], ...]] = (
     (TableNotFoundError, 404, "unknown-table"),
     (UnexpectedVersionError, 409, "conflict"),
     (TableExistsError, 409, "table-exists"),
+    (AmbiguousTableError, 409, "ambiguous-name"),
     (CommitFileMissingError, 410, "log-missing"),
     (TableDriftedError, 423, "drifted"),
     (NotPublishedError, 503, "unavailable"),
@@ -73,7 +79,7 @@ _ANSWERS: Final[tuple[tuple[type[DeltaLakeDbError], int, str], ...]] = (
 )
 
 Parameters = Mapping[str, str]
-Work = Callable[["Call"], Any]
+Work = Callable[["Call"], object]
 
 
 class Call:
@@ -99,42 +105,34 @@ class Call:
         return int(text)
 
 
+@dataclass(frozen=True, slots=True)
+class EngineRoute:
+    """A route for engines: its method, the scope that its tokens need, its parameters, its work."""
+
+    path: str
+    work: Work
+    answers_with: type
+    description: str
+    scope: Scope = Scope.READ
+    method: str = "POST"
+    parameters: tuple[str, ...] = ()
+    largest_body: int = 0
+
+
 def delta_routes(service: Service) -> list[Route]:
     """Every route of this module."""
-
-    def route(path: str, work: Work, scope: Scope, *parameters: str, method: str = "POST") -> Route:
-        return Route(
-            f"{PREFIX}/{path}",
-            _endpoint(service, work, scope, parameters, largest=_largest(path)),
-            methods=[method],
-        )
-
-    return [
-        route("commits", _commit, Scope.WRITE, "location", "version"),
-        route("published", _publish, Scope.READ, "location"),
-        route("config", _config, Scope.READ, method="GET"),
-        route("tables", _tables, Scope.READ, method="GET"),
-        route("table", _table, Scope.READ, "name", method="GET"),
-        route("names", _set_name, Scope.WRITE, "location", "name"),
-        route("rename", _rename, Scope.ADMINISTER, "name", "to"),
-        route("drop", _drop, Scope.ADMINISTER, "name"),
-    ]
+    return [Route(one.path, _endpoint(service, one), methods=[one.method]) for one in ROUTES]
 
 
-def _largest(path: str) -> int:
-    return LARGEST_COMMIT if path == "commits" else 0
-
-
-def _endpoint(
-    service: Service, work: Work, scope: Scope, names: tuple[str, ...], *, largest: int
-) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(service: Service, route: EngineRoute) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         # Before the body is read: it may be large.
-        token = service.access.check(bearer(request.headers.get("Authorization", "")), scope)
-        body = await service.body(request, largest)
-        parameters = _parameters(request, names)
+        sent = bearer(request.headers.get("Authorization", ""))
+        token = service.access.check(sent, route.scope)
+        body = await service.body(request, route.largest_body)
+        parameters = _parameters(request, route.parameters)
         call = Call(service.catalog.lake, parameters, body, token)
-        return await service.work(lambda _: _answered(work, call), request)
+        return await service.work(lambda _: _answered(route.work, call), request)
 
     return endpoint
 
@@ -180,53 +178,101 @@ def _failure(error: DeltaLakeDbError, status: int, code: str) -> Response:
 
 def _json(value: Any, status: int = 200) -> Response:
     # ASCII only, since names may hold what UTF-8 cannot.
-    return Response(json.dumps(value), status, media_type="application/json")
+    return Response(json.dumps(to_json(value)), status, media_type="application/json")
 
 
 # --- commits ------------------------------------------------------------------------------
 
 
-def _commit(call: Call) -> Any:
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A commit that is a version of its table, and is published."""
+
+    table: str
+    version: int
+    outcome: Literal["committed", "repeated"]
+
+
+def _commit(call: Call) -> Decided:
     done = call.lake.ratify(call.location, call.version, call.body, committer=call.owner)
-    outcome = "repeated" if done.repeated else "committed"
-    return {"table": done.table.name, "version": done.version, "outcome": outcome}
+    outcome: Literal["committed", "repeated"] = "repeated" if done.repeated else "committed"
+    return Decided(done.table.name, done.version, outcome)
 
 
-def _publish(call: Call) -> Any:
+@dataclass(frozen=True, slots=True)
+class PublishedLog:
+    """A table, and the newest version, up to which its log is complete."""
+
+    table: str
+    version: int
+
+
+def _publish(call: Call) -> PublishedLog:
     table, version = call.lake.proposals.publish(call.location)
-    return {"table": table.name, "version": version}
+    return PublishedLog(table.name, version)
 
 
 # --- names --------------------------------------------------------------------------------
 
 
-def _config(call: Call) -> Any:
-    return {"warehouse": call.lake.warehouse}
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The location below which new tables lie, null without one."""
+
+    warehouse: str | None
 
 
-def _tables(call: Call) -> Any:
+@dataclass(frozen=True, slots=True)
+class NamedTable:
+    """A table of the lake."""
+
+    name: str
+    location: str
+    table_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTables:
+    """Every table of the lake, by name."""
+
+    tables: list[NamedTable]
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A table that is no longer in the catalog; its files are where they were."""
+
+    table: str
+
+
+def _config(call: Call) -> Config:
+    return Config(call.lake.warehouse)
+
+
+def _tables(call: Call) -> NamedTables:
     store = call.lake.store
     with store.read() as session:
-        return {"tables": [_described(table) for table in store.tables(session)]}
+        return NamedTables([_named(table) for table in store.tables(session)])
 
 
-def _table(call: Call) -> Any:
-    return _described(_find(call, call.parameters["name"]))
+def _table(call: Call) -> NamedTable:
+    return _named(_find(call))
 
 
-def _find(call: Call, name: str) -> TableRecord:
-    """The table that Spark calls by a name."""
-    store = call.lake.store
+def _find(call: Call) -> TableRecord:
+    """The table that Spark calls by the name of the parameter."""
+    name, store = call.parameters["name"], call.lake.store
     with store.read() as session:
-        table = store.table_by_name(session, name)
+        table = find_table_by_spark_name(store, session, name)
     if table is None:
-        raise TableNotFoundError(f"This lake has no table {name!r}")
+        raise TableNotFoundError(f"This lake has no table {name!r}", fix=f"See {Fix('lake.tables')}")
     return table
 
 
-def _set_name(call: Call) -> Any:
-    """Name a table after what the engine calls it, if no other table has that name."""
+def _set_name(call: Call) -> NamedTable:
+    """Name a new table as the engine does, which knows more than its location."""
     name, location = call.parameters["name"], call.location
+    check_name(name)
     store = call.lake.store
     with store.write() as session:
         table = store.table_by_location(session, location)
@@ -235,33 +281,80 @@ def _set_name(call: Call) -> Any:
         other = store.table_by_name(session, name)
         if other is not None and other.table_id != table.table_id:
             raise table_exists(name, location, other.name, other.location)
-        if other is None:
-            session.changed(
-                "rename_table",
-                table_id=table.table_id,
-                name=name,
-                updated_at=store.clock.now_ms(),
-            )
-    with store.read() as session:
-        return _described(store.table_by_location(session, location) or table)
+        session.changed(
+            "rename_table", table_id=table.table_id, name=name, updated_at=store.clock.now_ms()
+        )
+    return replace(_named(table), name=name)
 
 
-def _rename(call: Call) -> Any:
-    table = call.lake.table(_find(call, call.parameters["name"]).name)
+def _rename(call: Call) -> NamedTable:
+    table = call.lake.table(_find(call).name)
     table.rename(call.parameters["to"])
-    return _described(_find(call, call.parameters["to"]))
+    return NamedTable(table.name, table.location, table.table_id)
 
 
-def _drop(call: Call) -> Any:
-    table = _find(call, call.parameters["name"])
-    try:
-        call.lake.drop_table(table.name)
-    except TableNotFoundError:
-        raise
-    except MirrorError as error:
-        raise RefusedError(409, error.what, why=error.why, fix=str(error.fix)) from error
-    return {"table": table.name}
+def _drop(call: Call) -> Dropped:
+    table = _find(call)
+    call.lake.drop_table(table.name)
+    return Dropped(table.name)
 
 
-def _described(table: TableRecord) -> dict[str, str]:
-    return {"name": table.name, "location": table.location, "table_id": table.table_id}
+def _named(table: TableRecord) -> NamedTable:
+    return NamedTable(table.name, table.location, table.table_id)
+
+
+ROUTES: Final = (
+    EngineRoute(
+        f"{PREFIX}/commits",
+        _commit,
+        Decided,
+        "Make the body, the lines of a commit file, a version of the table at a location. "
+        "404: the table is not of this lake. 409: another commit is that version, and is in the "
+        "log. 503: repeat the request, which may have been decided.",
+        Scope.WRITE,
+        parameters=("location", "version"),
+        largest_body=LARGEST_COMMIT,
+    ),
+    EngineRoute(
+        f"{PREFIX}/published",
+        _publish,
+        PublishedLog,
+        "Publish all that is committed to the table at a location; for listings of its log.",
+        parameters=("location",),
+    ),
+    EngineRoute(f"{PREFIX}/config", _config, Config, "The warehouse of the lake.", method="GET"),
+    EngineRoute(f"{PREFIX}/tables", _tables, NamedTables, "Every table.", method="GET"),
+    EngineRoute(
+        f"{PREFIX}/table",
+        _table,
+        NamedTable,
+        "The table that Spark calls by a name.",
+        method="GET",
+        parameters=("name",),
+    ),
+    EngineRoute(
+        f"{PREFIX}/names",
+        _set_name,
+        NamedTable,
+        "Name the table at a location as the engine that created it does.",
+        Scope.WRITE,
+        parameters=("location", "name"),
+    ),
+    EngineRoute(
+        f"{PREFIX}/rename",
+        _rename,
+        NamedTable,
+        "Rename a table.",
+        Scope.ADMINISTER,
+        parameters=("name", "to"),
+    ),
+    EngineRoute(
+        f"{PREFIX}/drop",
+        _drop,
+        Dropped,
+        "Remove a table from the catalog; its files stay.",
+        Scope.ADMINISTER,
+        parameters=("name",),
+    ),
+)
+"""Every route for engines."""

@@ -90,6 +90,13 @@ class Ratifier:
 
         An answer of the database that is lost does no harm: the next try finds the commit.
         """
+        if not commit.actions:
+            raise reject(
+                Rule.NOT_EMPTY,
+                f"Version {commit.version} of table {table.name!r} has no action",
+                why="The bytes of its commit file are empty, or were lost",
+                fix="Send the lines of the commit file",
+            )
         attempt = 0
         while True:
             attempt += 1

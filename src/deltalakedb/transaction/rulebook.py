@@ -12,6 +12,8 @@ class Rule(Enum):
 
     FIRST_VERSION = "first-version"
     """The commit that creates a table contains its protocol and metaData."""
+    NOT_EMPTY = "not-empty"
+    """The bytes of a commit hold an action."""
     ONE_METADATA = "one-metadata"
     """A commit contains at most one metaData."""
     ONE_PROTOCOL = "one-protocol"
