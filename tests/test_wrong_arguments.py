@@ -108,6 +108,7 @@ CALLS: dict[str, dict[str, tuple[dict[str, Any], dict[str, str]]]] = {
                 "storage_options": "mapping?",
                 "mirror": "text",
                 "create": "flag",
+                "warehouse": "words?",
             },
         ),
         "migrate": ({"url": "{url}"}, {"url": "text"}),
@@ -117,10 +118,11 @@ CALLS: dict[str, dict[str, tuple[dict[str, Any], dict[str, str]]]] = {
             {"name": "n", "location": "{folder}/n", "schema": SCHEMA},
             {
                 "name": "text",
-                "location": "text",
+                "location": "words?",
                 "schema": "schema",
                 **NEW,
                 "description": "text?",
+                "if_not_exists": "flag",
             },
         ),
         "create_table_as": (
@@ -128,7 +130,7 @@ CALLS: dict[str, dict[str, tuple[dict[str, Any], dict[str, str]]]] = {
             {
                 "name": "text",
                 "data": "rows",
-                "location": "text",
+                "location": "words?",
                 "schema": "schema?",
                 **NEW,
                 "where": "condition?",
@@ -141,7 +143,7 @@ CALLS: dict[str, dict[str, tuple[dict[str, Any], dict[str, str]]]] = {
             {"source": "t", "location": "{folder}/n"},
             {
                 "source": "table",
-                "location": "text",
+                "location": "words?",
                 "name": "words?",
                 "version": "version?",
                 "timestamp": "time?",
@@ -176,6 +178,7 @@ CALLS: dict[str, dict[str, tuple[dict[str, Any], dict[str, str]]]] = {
         "discard_import": ({"location": "{folder}/other"}, {"location": "text"}),
         "open_storage": ({"location": "{folder}/t"}, {"location": "text"}),
         "table": ({"name": "t"}, {"name": "table"}),
+        "set_warehouse": ({"location": "{folder}/lake"}, {"location": "words?"}),
         "drop_table": ({"name": "t"}, {"name": "table", "force": "flag"}),
         "export": (
             {"name": "t"},
@@ -333,7 +336,8 @@ class World:
     def state(self) -> object:
         """What a call that is refused leaves as it is."""
         files = sorted(str(path) for path in self.folder.rglob("*"))
-        return [(t.name, t.refresh()) for t in self.lake.tables()], files
+        tables = [(t.name, t.refresh()) for t in self.lake.tables()]
+        return tables, self.lake.warehouse, files
 
 
 # Methods of these classes that users do not call, or that take nothing.

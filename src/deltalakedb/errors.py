@@ -315,6 +315,10 @@ class TableExistsError(DeltaLakeDbError):
     """A table of that name or location is registered already."""
 
 
+class AmbiguousTableError(DeltaLakeDbError):
+    """Spark's name of a table, which has no case, is that of several tables of the catalog."""
+
+
 class VersionNotFoundError(DeltaLakeDbError):
     """The version or timestamp is outside the versions that the table still has."""
 

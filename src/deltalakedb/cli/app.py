@@ -50,6 +50,9 @@ app.command(rich_help_panel=Panel.UPKEEP)(maintenance.rebuild)
 log.register(app)
 app.add_typer(mirror.app, name="mirror", rich_help_panel=Panel.LOG)
 app.command(rich_help_panel=Panel.OPERATIONS)(maintenance.migrate)
+app.command(rich_help_panel=Panel.OPERATIONS, epilog=examples("warehouse s3://bucket/lake"))(
+    maintenance.warehouse
+)
 
 # typer has a click of its own since 0.24 and used the package before: this is the one in use.
 _WrongUsage: type[Any] = typer.BadParameter.mro()[1]

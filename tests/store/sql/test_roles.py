@@ -36,6 +36,7 @@ from deltalakedb.store.relations import (
     PAGE_COLUMNS,
     PAGED_TABLES,
     RELATIONS,
+    SETTINGS,
     TABLES,
     VERSIONS,
 )
@@ -55,6 +56,7 @@ ROLES = ("reader", "writer", "mirror")
 LEDGER = (VERSIONS, *ACTION_RELATIONS)
 EVERYTHING = [
     *(relation.name for relation in RELATIONS),
+    SETTINGS.name,
     "dl_schema_migrations",
     "vw_latest_action_per_path",
     "vw_active_files",
