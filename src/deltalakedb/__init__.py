@@ -39,7 +39,14 @@ def _spark_extension() -> Any:
     return extension
 
 
+def _service_extension() -> Any:
+    from deltalakedb import service
+
+    return service
+
+
 register_extension("pyspark", _spark_extension)
+register_extension("service", _service_extension)
 
 
 def connect(

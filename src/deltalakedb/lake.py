@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, tzinfo
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from deltalakedb.arguments import (
     optional_kind,
@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from deltalakedb.transaction.commit import AppTxn, Commit
     from deltalakedb.transaction.ratify import Ratified
 
+T = TypeVar("T")
 _opened: Final[weakref.WeakSet[Lake]] = weakref.WeakSet()
 _opening: Final = ProcessLock()
 
@@ -192,7 +193,11 @@ class Lake:
 
         require_whole("port", port)
         require_text("host", host)
-        return self._closing.enter_context(MetricsEndpoint(self.metrics, port=port, host=host))
+        return self.until_closed(MetricsEndpoint(self.metrics, port=port, host=host))
+
+    def until_closed(self, held: AbstractContextManager[T]) -> T:
+        """Enter a context, and leave it when the lake is closed."""
+        return self._closing.enter_context(held)
 
     # --- the warehouse --------------------------------------------------------------------
 
