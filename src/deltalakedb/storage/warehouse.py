@@ -19,7 +19,7 @@ from deltalakedb.storage.locations import normalise_location, table_location
 _DATABASE: Final = ".db"
 # S3 advises against them, Windows and Hadoop refuse them, or Spark reads them as a glob pattern or
 # as the value of a partition column.
-_UNSAFE: Final = frozenset("\\/:*?\"<>|#%[]{}^`~=")
+_UNSAFE: Final = frozenset('\\/:*?"<>|#%[]{}^`~=')
 _LOG: Final = "_delta_log"
 _MOST_BYTES: Final = 255
 """The longest name of a file on common disks."""
