@@ -8,13 +8,14 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
+from jsonschema import Draft202012Validator
 
 import deltalakedb
-import deltalakedb.service.commits
 from deltalakedb.errors import ConfigurationError, StorageUnavailableError
 from deltalakedb.lake import Lake
 from deltalakedb.service.access import Scope, Token, parse_tokens
 from deltalakedb.service.commits import PREFIX, ROUTES
+from deltalakedb.service.openapi import openapi
 from deltalakedb.storage import Storage
 
 from support.lake import SCHEMA, live_paths
@@ -27,6 +28,7 @@ TOKENS = [
     Token(WRITE, Scope.WRITE, "etl"),
     Token(ADMINISTER, Scope.ADMINISTER, "admin"),
 ]
+DOCUMENT = openapi("0")
 PLAIN = {"delta.enableInCommitTimestamps": "false"}
 
 
@@ -49,9 +51,15 @@ def client(lake: Lake) -> Iterator[Client]:
 def ask(
     client: Client, route: str, body: bytes = b"", *, token: str = ADMINISTER, **query: object
 ) -> Reply:
-    method = next(one.method for one in ROUTES if one.path == f"{PREFIX}/{route}")
-    path = f"{PREFIX}/{route}?{urlencode(query)}" if query else f"{PREFIX}/{route}"
-    return client(path, method, body.decode(), Authorization=f"Bearer {token}")
+    """The answer of a route, which is one that the OpenAPI document describes."""
+    path = f"{PREFIX}/{route}"
+    method = next(one.method for one in ROUTES if one.path == path)
+    sent = f"{path}?{urlencode(query)}" if query else path
+    reply = client(sent, method, body.decode(), Authorization=f"Bearer {token}")
+    answer = DOCUMENT["paths"][path][method.lower()]["responses"][str(reply.status)]
+    schema = answer["content"]["application/json"]["schema"]
+    Draft202012Validator({**schema, "components": DOCUMENT["components"]}).validate(reply.json)
+    return reply
 
 
 def test_a_commit_is_decided_recorded_and_published(
@@ -171,9 +179,7 @@ def test_an_unknown_route_is_no_unknown_table(client: Client) -> None:
     assert (reply.status, reply.json["code"]) == (404, "unknown-route")
 
 
-def test_a_body_that_is_too_large_is_refused(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_body_that_is_too_large_is_refused(client: Client, tmp_path: Path) -> None:
     place = f"file:{tmp_path}/t"
     large = ask(client, "tables", b"x")
     assert (large.status, large.json["code"]) == (413, "too-large")
