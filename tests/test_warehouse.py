@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,6 +25,7 @@ from deltalakedb.lake import Lake
 from deltalakedb.storage import open_storage
 from deltalakedb.store import Store
 from deltalakedb.store.settings import require_warehouse
+from deltalakedb.table import Table
 
 from support.lake import SCHEMA, OpenLake, schema_json
 from support.s3 import S3Server
@@ -46,7 +49,8 @@ def housed(open_lake: OpenLake, here: str) -> Lake:
 
 def test_the_catalog_keeps_the_warehouse(open_lake: OpenLake, tmp_path: Path, here: str) -> None:
     plain = open_lake()
-    assert plain.warehouse is None
+    before = plain.warehouse
+    assert before is None
     assert open_lake(warehouse=f"{tmp_path}/lake/").warehouse == here
     # Programs that have been connected for longer see it, too.
     assert plain.warehouse == here
@@ -145,12 +149,13 @@ def test_tables_lie_in_the_warehouse(housed: Lake, here: str, tmp_path: Path) ->
 
 def test_without_a_warehouse_a_table_needs_a_location(lake: Lake) -> None:
     lake.create_table("a", location="file:///lake/a", schema=SCHEMA)
-    for create in (
+    calls: list[Callable[[], Table]] = [
         lambda: lake.create_table("t", schema=SCHEMA),
         lambda: lake.create_table("t", schema=SCHEMA, if_not_exists=True),
         lambda: lake.create_table_as("t", ROWS),
         lambda: lake.clone_table("a", name="t"),
-    ):
+    ]
+    for create in calls:
         with pytest.raises(ConfigurationError, match="Table 't' has no location") as raised:
             create()
         assert "`lake.set_warehouse('s3://bucket/lake')`" in raised.value.fix
@@ -158,15 +163,15 @@ def test_without_a_warehouse_a_table_needs_a_location(lake: Lake) -> None:
 
 
 def test_a_name_without_a_place_needs_a_location(housed: Lake, tmp_path: Path) -> None:
-    for name in ("a/b", "../a", "a...b", "a: b", "x" * 300):
+    for number, name in enumerate(("a/b", "../a", "a..b", "a:b", "x" * 300)):
         with pytest.raises(ConfigurationError, match="has no place in the warehouse"):
             housed.create_table(name, schema=SCHEMA)
         assert name not in housed
-        housed.create_table(name, location=str(tmp_path / f"odd{len(name)}"), schema=SCHEMA)
+        housed.create_table(name, location=str(tmp_path / f"odd{number}"), schema=SCHEMA)
         assert name in housed
     for wrong in ("", " a", None):
         with pytest.raises(InvalidArgumentError):
-            housed.create_table(wrong, schema=SCHEMA)  # type: ignore[arg-type]
+            housed.create_table(wrong, schema=SCHEMA)
     with pytest.raises(InvalidArgumentError):
         housed.clone_table("t")
 
@@ -209,7 +214,7 @@ def test_a_warehouse_in_an_object_store(open_lake: OpenLake, s3_server: S3Server
 
 
 def test_an_existing_table_is_returned(housed: Lake) -> None:
-    asked = {
+    asked: dict[str, Any] = {
         "schema": schema_json("id", ("day", "string")),
         "partition_by": ["day"],
         "properties": {"owner": "me", "delta.columnMapping.mode": "name"},
@@ -255,16 +260,16 @@ def test_an_existing_table_is_returned(housed: Lake) -> None:
     ],
 )
 def test_another_table_of_that_name_is_refused(
-    housed: Lake, change: dict[str, object], why: str
+    housed: Lake, change: dict[str, Any], why: str
 ) -> None:
-    asked: dict[str, object] = {
+    asked: dict[str, Any] = {
         "schema": SCHEMA,
         "partition_by": ["day"],
         "properties": {"owner": "me"},
     }
-    table = housed.create_table("t", **asked)  # type: ignore[arg-type]
+    table = housed.create_table("t", **asked)
     with pytest.raises(TableExistsError, match="is not the one to create") as raised:
-        housed.create_table("t", **{**asked, **change}, if_not_exists=True)  # type: ignore[arg-type]
+        housed.create_table("t", **{**asked, **change}, if_not_exists=True)
     assert raised.value.why.startswith(why)
     assert housed.table("t").refresh() == table.version
 
@@ -279,7 +284,11 @@ def test_clustering_is_compared_too(housed: Lake) -> None:
 
 def test_what_is_wrong_by_itself_is_refused_though_the_table_exists(housed: Lake) -> None:
     housed.create_table("t", schema=SCHEMA)
-    for wrong in ({"schema": "x"}, {"properties": {"delta.checkpointInterval": "often"}}):
+    wrongs: list[dict[str, Any]] = [
+        {"schema": "x"},
+        {"properties": {"delta.checkpointInterval": "often"}},
+    ]
+    for wrong in wrongs:
         with pytest.raises(DeltaLakeDbError) as raised:
             housed.create_table("t", **{"schema": SCHEMA, **wrong}, if_not_exists=True)
         assert not isinstance(raised.value, TableExistsError)

@@ -17,7 +17,7 @@ from deltalakedb.spark import DeltaTable
 from support.store import Catalogs
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def url(catalogs: Catalogs) -> Iterator[str]:
     with catalogs.fresh("sqlite") as url:
         yield url
@@ -26,8 +26,6 @@ def url(catalogs: Catalogs) -> Iterator[str]:
 @pytest.fixture
 def lake(url: str, tmp_path: Path) -> Iterator[Lake]:
     with deltalakedb.connect(url) as lake:
-        for table in lake.tables():
-            lake.drop_table(table.name)
         lake.set_warehouse(str(tmp_path / "lake"))
         yield lake
 
@@ -57,7 +55,7 @@ def check_writes(spark: SparkSession, lake: Lake, url: str, tmp_path: Path) -> N
     assert [table.name for table in lake.tables()] == ["sales.y"]
     lake.set_warehouse(None)
     with pytest.raises(
-        (PySparkException, deltalakedb.errors.DeltaLakeDbError), match="has no table 'sales.new'"
+        (PySparkException, deltalakedb.errors.DeltaLakeDbError), match=r"has no table 'sales\.new'"
     ):
         write(spark, url, "sales.new")
 
@@ -107,6 +105,5 @@ def test_the_builder_creates_a_table_in_the_warehouse(
     with pytest.raises(ConfigurationError, match="has no place in the warehouse"):
         builder("a/b")
     lake.set_warehouse(None)
-    with pytest.raises(ConfigurationError, match="has no location") as raised:
+    with pytest.raises(ConfigurationError, match="has no location"):
         builder("sales.other")
-    assert "connect(…).set_warehouse('s3://bucket/lake')" in str(raised.value)
