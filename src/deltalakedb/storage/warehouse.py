@@ -54,7 +54,7 @@ def place_of(warehouse: str, name: str) -> str:
             )
     on_disk = urlsplit(warehouse).scheme == "file"
     path = "/".join(quote(folder) if on_disk else folder for folder in folders)
-    return f"{warehouse.rstrip('/')}/{path}"
+    return f"{warehouse.removesuffix('/')}/{path}"
 
 
 def name_of(warehouse: str, location: str) -> str | None:
