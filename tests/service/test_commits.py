@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -49,7 +50,7 @@ def client(lake: Lake) -> Iterator[Client]:
 
 
 def ask(
-    client: Client, route: str, body: bytes = b"", *, token: str = ADMINISTER, **query: object
+    client: Client, route: str, body: bytes = b"", *, token: str = ADMINISTER, **query: Any
 ) -> Reply:
     """The answer of a route, which is one that the OpenAPI document describes."""
     path = f"{PREFIX}/{route}"
@@ -81,7 +82,7 @@ def test_a_commit_is_decided_recorded_and_published(
 def test_each_refusal_has_its_code(client: Client, tmp_path: Path) -> None:
     place = f"file:{tmp_path}/t"
 
-    def code(data: bytes, **query: object) -> tuple[int, str]:
+    def code(data: bytes, **query: Any) -> tuple[int, str]:
         reply = ask(client, "commits", data, **query)
         assert reply.json["what"]
         return reply.status, reply.json["code"]
@@ -154,7 +155,7 @@ def test_every_route_needs_a_token_with_its_scope(client: Client, lake: Lake) ->
     before = [table.name for table in lake.tables()]
     for route in ROUTES:
         name = route.path.rpartition("/")[2]
-        query = dict.fromkeys(route.parameters, "1")
+        query: dict[str, Any] = dict.fromkeys(route.parameters, "1")
         for token, scope in ((READ, Scope.READ), (WRITE, Scope.WRITE)):
             reply = ask(client, name, token=token, **query)
             if scope < route.scope:
@@ -165,7 +166,7 @@ def test_every_route_needs_a_token_with_its_scope(client: Client, lake: Lake) ->
             reply = ask(client, name, token=wrong, **query)
             assert (reply.status, reply.json["code"]) == (401, "token"), name
         assert client(route.path, route.method).status == 401
-        assert READ not in reply.text
+            assert READ not in reply.text
     assert [table.name for table in lake.tables()] == before
 
 
