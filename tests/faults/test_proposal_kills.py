@@ -132,14 +132,15 @@ def test_processes_that_propose_and_commit_are_killed_at_random(
     stop.touch()
     for child in running:
         assert child.wait() == 0, crew.log.read_text()
-    begun, done = set(), {}
+    begun: set[str] = set()
+    done: dict[str, int] = {}
     for journal in journals:
         for line in journal.read_text().splitlines():
-            verb, path, *version = line.split()
+            verb, path, *numbers = line.split()
             begun.add(path)
             if verb == "done":
                 assert path not in done
-                done[path] = int(version[0])
+                done[path] = int(numbers[0])
     assert len(done) > 50
     assert len(set(done.values())) == len(done)
     with opened(catalog_url, warehouse) as lake:

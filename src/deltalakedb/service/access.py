@@ -1,4 +1,4 @@
-"""Tokens: who may do what with the service.
+"""The tokens of the service, and the scopes that limit them.
 
 Guarantees:
 
