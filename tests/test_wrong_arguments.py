@@ -42,6 +42,7 @@ BAD: dict[str, list[Any]] = {
     "table": [None, 1, [], ["x"], {}, b"x", THING],
     "text?": [1, [], ["x"], {}, b"x", THING],
     "words?": [1, "", [], ["x"], {}, b"x", THING],
+    "bytes": [None, 1, "x", [], {}, THING],
     "flag": [None, 0, 1, "", "x", [], THING],
     "count": [None, -1, 1.5, "x", "", True, [], THING],
     "count?": [-1, 1.5, "x", "", True, [], THING],
@@ -114,6 +115,10 @@ CALLS: dict[str, dict[str, tuple[dict[str, Any], dict[str, str]]]] = {
         "migrate": ({"url": "{url}"}, {"url": "text"}),
     },
     "lake": {
+        "ratify": (
+            {"location": "{folder}/t", "version": 9, "commit": b"x"},
+            {"location": "text", "version": "count", "commit": "bytes", "committer": "words?"},
+        ),
         "create_table": (
             {"name": "n", "location": "{folder}/n", "schema": SCHEMA},
             {
@@ -351,6 +356,10 @@ CLASSES = {
 }
 INSIDE = {
     "lake.connect",  # deltalakedb.connect
+    "lake.proposals",
+    "mirror.check_log",
+    "mirror.publish",
+    "mirror.publish_all",
     "mirror.after_commit",
     "mirror.committing",
     "mirror.run",  # its arguments are those of run_once

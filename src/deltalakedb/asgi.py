@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+import ssl
 import threading
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -86,26 +87,37 @@ class Server:
         self.address = (
             f"{'http' if tls is None else 'https'}://{address}:{self._socket.getsockname()[1]}"
         )
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                _with_deadlines(app),
-                http=_Connection,
-                loop="asyncio",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                proxy_headers=False,
-                server_header=False,
-                headers=[_SERVER],
-                limit_concurrency=CONNECTIONS,
-                timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-                backlog=_BACKLOG,
-                ssl_certfile=None if tls is None else tls[0],
-                ssl_keyfile=None if tls is None else tls[1],
-            )
-        )
+        try:
+            config = self._config(app, tls)
+            config.load()
+        except (OSError, ssl.SSLError) as error:
+            self._socket.close()
+            raise ConfigurationError(
+                f"{name} cannot be served over TLS: {error}",
+                fix="Name the files of a certificate and of its key, as PEM",
+            ) from error
+        self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
             target=self._server.run, args=([self._socket],), name=name, daemon=True
+        )
+
+    @staticmethod
+    def _config(app: ASGIApp, tls: tuple[str, str] | None) -> uvicorn.Config:
+        return uvicorn.Config(
+            _with_deadlines(app),
+            http=_Connection,
+            loop="asyncio",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            proxy_headers=False,
+            server_header=False,
+            headers=[_SERVER],
+            limit_concurrency=CONNECTIONS,
+            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+            backlog=_BACKLOG,
+            ssl_certfile=None if tls is None else tls[0],
+            ssl_keyfile=None if tls is None else tls[1],
         )
 
     def start(self) -> Self:

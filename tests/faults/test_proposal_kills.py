@@ -3,6 +3,8 @@
 The writer repeats its proposal then, as Delta's log store does. It is one version, with its bytes.
 """
 
+import random
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from deltalakedb.lake import Lake
 from deltalakedb.store.url import Engine
 from deltalakedb.table import Table
 
-from support.fork_server import ForkServer
+from support.fork_server import Child, ForkServer
 from support.lake import SCHEMA, live_paths
 from support.mirror_logs import check_published
 from support.profiles import SOAK
@@ -98,3 +100,60 @@ def test_death_between_steps_of_a_new_table(
         assert status == -9, crew.log.read_text()
         at += stride
     assert at > FEWEST
+
+
+@pytest.mark.timeout(300)
+def test_processes_that_propose_and_commit_are_killed_at_random(
+    crew: ForkServer, catalog_url: str, engine: Engine, tmp_path: Path
+) -> None:
+    """Each acknowledged commit is one version, in the log too; no other is there twice."""
+    if engine == "duckdb":
+        pytest.skip("A DuckDB file belongs to one process")
+    warehouse, location = tmp_path / "warehouse", str(tmp_path / "orders")
+    with opened(catalog_url, warehouse) as lake:
+        lake.create_table("orders", location=location, schema=SCHEMA, properties=PLAIN)
+    stop, chance = tmp_path / "stop", random.Random(7)
+    journals: list[Path] = []
+
+    def start(own: bool) -> Child:
+        name = f"w{len(journals)}"
+        journals.append(tmp_path / f"{name}.journal")
+        job = {"run": "contend", "url": catalog_url, "location": location, "name": name}
+        return crew.start({**job, "own": own, "stop": str(stop), "journal": str(journals[-1])})
+
+    running = [start(own) for own in (False, False, False, True)]
+    for _ in range(40 if SOAK else 8):
+        time.sleep(chance.uniform(0.1, 0.6))
+        place = chance.randrange(len(running))
+        running[place].kill()
+        assert running[place].wait() == -9, crew.log.read_text()
+        running[place] = start(place == 3)
+    time.sleep(0.5)
+    stop.touch()
+    for child in running:
+        assert child.wait() == 0, crew.log.read_text()
+    begun: set[str] = set()
+    done: dict[str, int] = {}
+    for journal in journals:
+        for line in journal.read_text().splitlines():
+            verb, path, *numbers = line.split()
+            begun.add(path)
+            if verb == "done":
+                assert path not in done
+                done[path] = int(numbers[0])
+    assert len(done) > 50
+    assert len(set(done.values())) == len(done)
+    with opened(catalog_url, warehouse) as lake:
+        lake.mirror.run_once()
+        table = lake.table("orders")
+        paths = live_paths(table)
+        assert len(paths) == len(set(paths)) == table.snapshot().version
+        assert set(done) <= set(paths) <= begun
+        for path, version in done.items():
+            file = published(location, version)
+            assert file is not None
+            assert path in file.decode()
+        check_published(lake, table)
+        with lake.store.read() as session:
+            assert lake.store.check_active_files(session, table.table_id) == []
+        assert lake.verify(table.name).ok

@@ -1,4 +1,4 @@
-"""Another writer, which asks a lake for its commits: the lines of commit files, as Delta has them."""
+"""Another writer, which asks a lake for its commits: the lines of commit files."""
 
 import json
 import uuid
@@ -29,7 +29,9 @@ def commit_file(*actions: Json, txn_id: str | None = None, **info: Any) -> bytes
 def lines(actions: Iterable[Json]) -> bytes:
     """A line for each action."""
     # Not as this project writes them: the bytes have to stay those of their writer.
-    return "".join(f"{json.dumps(action, separators=(' ,', ' : '))}\n" for action in actions).encode()
+    return "".join(
+        f"{json.dumps(action, separators=(' ,', ' : '))}\n" for action in actions
+    ).encode()
 
 
 def first_commit(**options: Any) -> bytes:

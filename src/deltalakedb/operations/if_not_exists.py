@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from deltalakedb.actions import Metadata
-from deltalakedb.actions.clustering import DOMAIN, clustering_paths, dotted
+from deltalakedb.actions import DomainMetadata, Metadata
+from deltalakedb.actions.clustering import clustering_paths, dotted
 from deltalakedb.actions.datatypes import schema_to_json
 from deltalakedb.actions.jsonvalue import dumps, loads
 from deltalakedb.errors import Fix, TableExistsError
@@ -35,9 +35,7 @@ def refuse_other_table(
     metadata = next(one for one in asked.actions if isinstance(one, Metadata))
     here = snapshot.metadata
     domains = {
-        one.domain: one.configuration
-        for one in asked.actions
-        if getattr(one, "domain", None) == DOMAIN
+        one.domain: one.configuration for one in asked.actions if isinstance(one, DomainMetadata)
     }
     pairs: list[tuple[str, object, object]] = [
         ("location", snapshot.table.location, location),

@@ -1,4 +1,4 @@
-"""Tokens: who may do what with the service.
+"""The tokens of the service, and the scopes that limit them.
 
 Guarantees:
 
@@ -9,9 +9,11 @@ Guarantees:
 from __future__ import annotations
 
 import hmac
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from pathlib import Path
 from typing import Final
 
 from deltalakedb.errors import ConfigurationError, DeltaLakeDbError
@@ -84,6 +86,18 @@ def parse_tokens(text: str) -> list[Token]:
             "The file of tokens has a token twice", fix="Make one for each owner and scope"
         )
     return tokens
+
+
+def read_tokens(path: Path) -> list[Token]:
+    """The tokens of a file, which only its owner can read."""
+    try:
+        if os.name == "posix" and path.stat().st_mode & 0o077:
+            raise ConfigurationError(
+                f"Other users can read the file of tokens {path}", fix=f"Run: chmod 600 {path}"
+            )
+        return parse_tokens(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"The file of tokens {path} cannot be read: {error}") from error
 
 
 class Access:

@@ -42,7 +42,7 @@ from deltalakedb.errors import (
 from deltalakedb.service import pages, resources
 from deltalakedb.service.access import Access, RefusedError, Scope, Token, bearer
 from deltalakedb.service.answers import Failure, to_json
-from deltalakedb.service.commits import delta_routes
+from deltalakedb.service.commits import PREFIX, delta_routes, engine_failure
 from deltalakedb.service.metrics import check_sources
 from deltalakedb.service.openapi import openapi
 from deltalakedb.service.pages import PAGES, Page
@@ -308,6 +308,8 @@ async def _failed(request: Request, error: Exception) -> Response:
     if not isinstance(error, DeltaLakeDbError):
         error = DeltaLakeDbError("Something went wrong here", fix="See the log of this server")
     headers = error.headers if isinstance(error, RefusedError) else None
+    if request.url.path.startswith(f"{PREFIX}/"):
+        return _json(engine_failure(error, status), status, headers)
     if request.url.path.startswith("/api/"):
         texts = map(as_commands, (str(error), error.what, error.why, error.fix))
         return _json(Failure(*texts), status, headers)

@@ -4,7 +4,7 @@ Guarantees:
 
 - Each request needs a token with the scope of its route.
 - A request that is repeated has the effect of one.
-- The code of an error says what the engine may do next; see `_ANSWERS`.
+- The code of an error says what the engine may do next; see `ANSWERS`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from deltalakedb.advice import as_commands
 from deltalakedb.errors import (
     AmbiguousTableError,
     CatalogError,
@@ -57,7 +58,7 @@ LARGEST_VERSION: Final = 2**63 - 1
 
 # The first that fits. A code means: 404 the engine may go on without this catalog, 409 conflict: it
 # compares its commit with the one that won, 503: it repeats the request, all others: it gives up.
-_ANSWERS: Final[tuple[tuple[type[DeltaLakeDbError], int, str], ...]] = (
+ANSWERS: Final[tuple[tuple[type[DeltaLakeDbError], int, str], ...]] = (
     (TableNotFoundError, 404, "unknown-table"),
     (UnexpectedVersionError, 409, "conflict"),
     (TableExistsError, 409, "table-exists"),
@@ -77,6 +78,17 @@ _ANSWERS: Final[tuple[tuple[type[DeltaLakeDbError], int, str], ...]] = (
     (MirrorError, 423, "drifted"),
     (ConfigurationError, 400, "invalid"),
 )
+
+_CODES: Final[Mapping[int, str]] = {
+    400: "invalid",
+    401: "token",
+    403: "scope",
+    404: "unknown-route",
+    405: "unknown-route",
+    413: "too-large",
+    421: "unknown-host",
+}
+"""Codes of the errors that are not of a table."""
 
 Parameters = Mapping[str, str]
 Work = Callable[["Call"], object]
@@ -151,29 +163,37 @@ def _parameters(request: Request, names: tuple[str, ...]) -> Parameters:
     return dict(sent)
 
 
+@dataclass(frozen=True, slots=True)
+class EngineFailure:
+    """An error for an engine: `code` says what it may do, and `rule` which rule was broken."""
+
+    error: str
+    what: str
+    why: str
+    fix: str
+    code: str
+    rule: str | None
+
+
+def engine_failure(error: DeltaLakeDbError, status: int, code: str | None = None) -> EngineFailure:
+    """An error as an engine gets it; without `code` that of its status."""
+    rule = error.rule if isinstance(error, CommitRejectedError) else None
+    what, why, fix = (as_commands(str(text)) for text in (error.what, error.why, error.fix))
+    return EngineFailure(
+        as_commands(str(error)), what, why, fix, code or _CODES.get(status, "failed"), rule
+    )
+
+
 def _answered(work: Work, call: Call) -> Response:
     try:
         return _json(work(call))
     except RefusedError:
         raise
     except DeltaLakeDbError as error:
-        for kind, status, code in _ANSWERS:
+        for kind, status, code in ANSWERS:
             if isinstance(error, kind):
-                return _failure(error, status, code)
+                return _json(engine_failure(error, status, code), status)
         raise
-
-
-def _failure(error: DeltaLakeDbError, status: int, code: str) -> Response:
-    answer = {
-        "error": str(error),
-        "what": error.what,
-        "why": error.why,
-        "fix": str(error.fix),
-        "code": code,
-    }
-    if isinstance(error, CommitRejectedError):
-        answer["rule"] = error.rule
-    return _json(answer, status)
 
 
 def _json(value: Any, status: int = 200) -> Response:
@@ -265,7 +285,9 @@ def _find(call: Call) -> TableRecord:
     with store.read() as session:
         table = find_table_by_spark_name(store, session, name)
     if table is None:
-        raise TableNotFoundError(f"This lake has no table {name!r}", fix=f"See {Fix('lake.tables')}")
+        raise TableNotFoundError(
+            f"This lake has no table {name!r}", fix=f"See {Fix('lake.tables')}"
+        )
     return table
 
 

@@ -19,7 +19,7 @@ from deltalakedb.storage.locations import normalise_location, table_location
 _DATABASE: Final = ".db"
 # S3 advises against them, Windows and Hadoop refuse them, or Spark reads them as a glob pattern or
 # as the value of a partition column.
-_UNSAFE: Final = frozenset("\\/:*?\"<>|#%[]{}^`~=")
+_UNSAFE: Final = frozenset('\\/:*?"<>|#%[]{}^`~=')
 _LOG: Final = "_delta_log"
 _MOST_BYTES: Final = 255
 """The longest name of a file on common disks."""
@@ -54,7 +54,7 @@ def place_of(warehouse: str, name: str) -> str:
             )
     on_disk = urlsplit(warehouse).scheme == "file"
     path = "/".join(quote(folder) if on_disk else folder for folder in folders)
-    return f"{warehouse.rstrip('/')}/{path}"
+    return f"{warehouse.removesuffix('/')}/{path}"
 
 
 def name_of(warehouse: str, location: str) -> str | None:

@@ -57,7 +57,7 @@ class Rights:
                 "connect as a role that may create tables"
             )
         whole = (
-            "Dropping, exporting, expiring, migrating and setting the warehouse take its owner, "
+            "Dropping, exporting, expiring, setting the warehouse and migrating take its owner, "
             f"{self.owner}"
         )
         if not self.reads:

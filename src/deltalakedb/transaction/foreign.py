@@ -2,9 +2,9 @@
 
 Guarantees:
 
-- A commit is checked by the rules of this catalog, whichever engine has made it. Only what a
-  protocol asks of the writer of rows (constraints, generated columns, row ids) is its writer's.
-- The bytes of a commit are kept as they are: they, and their digest, are those of its commit file.
+- A commit is checked by the rules of this catalog, whichever engine has written it. Only what
+  a protocol asks of the writer of rows (constraints, generated columns, row ids) is its writer's.
+- The bytes of a commit stay as they are: they, and their digest, are those of its commit file.
 - A version has the time that Delta's readers give it: its in-commit timestamp where the table has
   them, else the time that the caller passes.
 """

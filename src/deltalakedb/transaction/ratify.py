@@ -4,7 +4,7 @@ Guarantees:
 
 - In one database transaction, which holds the head: the proposal becomes the next version, or
   nothing is written. UnexpectedVersionError if another commit has the version.
-- The same proposal again is the same success, however often it comes and whoever answers it. Two
+- The same proposal again is the same success, in whichever process it arrives. Two
   proposals are the same if their bytes are, or the `txnId` of their commitInfo.
 - A commit that breaks a rule of the catalog is refused with the name of the rule.
 - The writer has compared its commit with those before it, as Delta's writers do: nothing is rebased
