@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from deltalakedb.store import Store, TableRecord
     from deltalakedb.store.dialect import Session
 
+_RESTORE: Final = "RESTORE"
 _OTHERWISE: Final = "Correct it in the engine that has written it"
 
 
@@ -200,7 +201,12 @@ def _check_rules(
         summary,
         metadata=state and state.metadata,
         protocol=state and state.protocol,
-        replaces_all=state is None or gone == state.counts.live_files,
+        replaces_all=(
+            state is None
+            or gone == state.counts.live_files
+            # Files that stay were in the restored version, too.
+            or (summary.commit_info is not None and summary.commit_info.operation == _RESTORE)
+        ),
         allow_feature_drop=True,
         enforced={*features, *CONSTRAINT_RULES, *FEATURES},
     )
