@@ -44,6 +44,8 @@ class LakeSpark(SparkWorker):
             **settings,
             "spark.local.dir": str(folder),
             "spark.sql.sources.default": "delta",
+            # VACUUM and RESTORE list folders in so many tasks.
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
             **options,
         }
         environ = {"JAVA_HOME": str(java), "SPARK_LOCAL_IP": "127.0.0.1"}
