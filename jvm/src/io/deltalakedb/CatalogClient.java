@@ -348,8 +348,7 @@ final class CatalogClient {
         problem = error.getMessage();
       }
       long left = TimeUnit.NANOSECONDS.toMillis(deadline - System.nanoTime());
-      pause = Math.min(pause, left);
-      if (pause <= 0) {
+      if (left <= pause) { // too little for another answer
         throw new IOException(
             request.cannot() + ": the service at " + uri + " did not do it within "
                 + timeout.toMillis() / 1000.0 + " seconds: " + problem

@@ -17,6 +17,7 @@ import java.util.Optional;
 import java.util.Set;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.catalyst.analysis.NamespaceAlreadyExistsException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.analysis.NonEmptyNamespaceException;
@@ -24,6 +25,7 @@ import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
 import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.StagedTable;
+import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableChange;
@@ -113,12 +115,16 @@ public class LakeCatalog extends DeltaCatalog {
     Optional<CatalogClient> client = isLakeName(table) ? client(session) : Optional.empty();
     if (client.isPresent()) {
       Optional<LakeTable> known = run(() -> client.get().table(qualified(table)));
-      refresh(session, table, known, true);
+      refresh(session, client.get(), table, known, true);
     }
   }
 
   private static void refresh(
-      SessionTables session, Identifier table, Optional<LakeTable> known, boolean refuses) {
+      SessionTables session,
+      CatalogClient client,
+      Identifier table,
+      Optional<LakeTable> known,
+      boolean refuses) {
     Optional<Entry> entry = session.find(table);
     Optional<String> id = entry.flatMap(Entry::tableId);
     if (known.isEmpty()) {
@@ -147,6 +153,7 @@ public class LakeCatalog extends DeltaCatalog {
       return;
     }
     session.forget(table);
+    ensureDatabase(session, client, session.spelled(table.namespace()[0]));
     session.add(table, location, known.get().id(), session.isDefaultPlace(table, location));
   }
 
@@ -158,7 +165,7 @@ public class LakeCatalog extends DeltaCatalog {
           .filter(one -> one.namespace()[0].equals(session.spelled(database)))
           // The lake may have names that are the same for Spark: a lookup reports them.
           .filter(seen::add)
-          .ifPresent(one -> refresh(session, one, Optional.of(table), false));
+          .ifPresent(one -> refresh(session, client, one, Optional.of(table), false));
     }
     for (Entry entry : session.entries(database)) {
       Identifier one =
@@ -171,13 +178,26 @@ public class LakeCatalog extends DeltaCatalog {
   }
 
   /** Create the databases that tables of the lake are in. */
-  private Set<String> ensureDatabases(SessionTables session, CatalogClient client) {
+  private static void ensureDatabases(SessionTables session, CatalogClient client) {
     Set<String> databases = new LinkedHashSet<>();
     for (LakeTable table : run(client::tables)) {
       identifierOf(session, table.name()).ifPresent(one -> databases.add(one.namespace()[0]));
     }
-    databases.forEach(one -> session.ensureDatabase(one, Optional.empty()));
-    return databases;
+    for (String database : databases) {
+      ensureDatabase(session, client, database);
+    }
+  }
+
+  private static void ensureDatabase(
+      SessionTables session, CatalogClient client, String database) {
+    if (!session.databaseExists(database)) {
+      session.createDatabase(database, databasePlace(client, database));
+    }
+  }
+
+  /** The folder in the warehouse that tables of a database lie in; none without a warehouse. */
+  private static Optional<Path> databasePlace(CatalogClient client, String database) {
+    return run(client::warehouse).map(root -> new Path(sparkLocation(root), database + ".db"));
   }
 
   // --- lookups ------------------------------------------------------------------------------
@@ -433,6 +453,19 @@ public class LakeCatalog extends DeltaCatalog {
     // Spark would move the files; they stay where the lake has them.
     session.forget(table);
     refresh(to);
+  }
+
+  @Override
+  public void createNamespace(String[] namespace, Map<String, String> metadata)
+      throws NamespaceAlreadyExistsException {
+    Map<String, String> all = new HashMap<>(metadata);
+    Optional<CatalogClient> client = client(session());
+    if (client.isPresent() && namespace.length == 1 && !all.containsKey(SupportsNamespaces.PROP_LOCATION)) {
+      String database = session().spelled(namespace[0]);
+      databasePlace(client.get(), database)
+          .ifPresent(place -> all.put(SupportsNamespaces.PROP_LOCATION, place.toUri().toString()));
+    }
+    super.createNamespace(namespace, all);
   }
 
   @Override

@@ -120,9 +120,8 @@ final class SessionTables {
     return samePlace(new Path(catalog().defaultTablePath(identifier(table))), location);
   }
 
-  /** Add the entry of a table. Its database is created if it is missing. */
+  /** Add the entry of a table. */
   void add(Identifier table, Path location, String tableId, boolean managed) {
-    ensureDatabase(table.namespace()[0], Optional.empty());
     CatalogStorageFormat empty = CatalogStorageFormat.empty();
     CatalogStorageFormat storage =
         new CatalogStorageFormat(
@@ -177,12 +176,10 @@ final class SessionTables {
     return catalog().databaseExists(database);
   }
 
-  /** Create a database if it is missing, at a location or where Spark would. */
-  void ensureDatabase(String database, Optional<Path> location) {
-    if (!catalog().databaseExists(database)) {
-      URI place = location.map(Path::toUri).orElseGet(() -> catalog().getDefaultDBPath(database));
-      catalog().createDatabase(new CatalogDatabase(database, "", place, scalaMap(Map.of())), true);
-    }
+  /** Create a database at a location, or where Spark would; it may exist. */
+  void createDatabase(String database, Optional<Path> location) {
+    URI place = location.map(Path::toUri).orElseGet(() -> catalog().getDefaultDBPath(database));
+    catalog().createDatabase(new CatalogDatabase(database, "", place, scalaMap(Map.of())), true);
   }
 
   Path databaseLocation(String database) {

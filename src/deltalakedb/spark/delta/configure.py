@@ -19,6 +19,7 @@ from deltalakedb.spark.delta.settings import (
     SPARK_CATALOG,
     TOKEN,
     URI,
+    default_settings,
     log_store_setting,
     require_delta,
     session_settings_for,
@@ -59,7 +60,7 @@ def configure(
     require_kind("builder", builder, SparkSession.Builder, "a SparkSession.Builder")
     if timeout is not None and require_number("timeout", timeout) <= 0:
         raise InvalidArgumentError(f"timeout is {timeout!r}", fix="Pass a number above 0")
-    known = builder_settings(builder)
+    known = {**default_settings(), **builder_settings(builder)}
     running = SparkSession.getActiveSession()
     if running is not None and running.conf.get(SPARK_CATALOG, "") != CATALOG:
         raise ConfigurationError(

@@ -1,11 +1,15 @@
-"""The jar with the log store and the catalog class for Delta on Spark, and the names in it."""
+"""The jar with the log store and the catalog class for Delta on Spark, and the names in it.
+
+`python -m deltalakedb.spark.delta.jar` prints where it is, for `spark-submit --jars`.
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Final
 
-from deltalakedb.errors import MissingDriverError
+from deltalakedb.errors import DeltaLakeDbError, MissingDriverError
 
 JAR: Final = Path(__file__).with_name("deltalakedb-delta.jar")
 SOURCES_KEY: Final = "Deltalakedb-Sources"
@@ -25,3 +29,17 @@ def jar() -> Path:
             fix="Install a wheel of deltalakedb, or run `make jar` in its sources with a JDK 17",
         )
     return JAR
+
+
+def main() -> int:
+    """Print the path of the jar, or an error; return the exit code."""
+    try:
+        sys.stdout.write(f"{jar()}\n")
+    except DeltaLakeDbError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from deltalakedb.errors import ConfigurationError, MissingDriverError
-from deltalakedb.spark.delta.jar import CATALOG, DELTA, EXTENSION, LOG_STORE, jar
+from deltalakedb.spark.delta.jar import CATALOG, DELTA, EXTENSION, JAR, LOG_STORE, jar
 
 if TYPE_CHECKING:
     from deltalakedb.spark.delta.embedded import Service
@@ -23,6 +23,7 @@ TIMEOUT: Final = "deltalakedb.timeout"
 SPARK_CATALOG: Final = "spark.sql.catalog.spark_catalog"
 EXTENSIONS: Final = "spark.sql.extensions"
 JARS: Final = "spark.jars"
+PACKAGES: Final = "spark.jars.packages"
 WAREHOUSE: Final = "spark.sql.warehouse.dir"
 PYTHON: Final = "spark.pyspark.python"
 MASTER: Final = "spark.master"
@@ -96,26 +97,46 @@ def _refuse_other(known: Mapping[str, str], name: str, value: str) -> None:
 
 
 def require_delta(known: Mapping[str, str]) -> None:
-    """Refuse a builder whose session would have no Delta."""
-    if not any(map(_DELTA_JAR.search, _where_jars_are_named(known))):
+    """Refuse settings of a session that would have no Delta."""
+    named = [known.get(name, "") for name in (JARS, PACKAGES, "spark.driver.extraClassPath")]
+    names = [path.name for path in (_spark_home() / "jars").glob("delta-spark*.jar")]
+    if not any(map(_DELTA_JAR.search, [*named, *names])):
         raise MissingDriverError(
-            "Spark has no Delta: its jars are neither in the builder's spark.jars nor in its "
-            "spark.jars.packages, nor among PySpark's jars",
-            fix=f"Add .config('spark.jars.packages', '{DELTA}') to the builder, for a Spark that "
-            "may download it, or .config('spark.jars', ...) with the files",
+            "Spark has no Delta: its jars are neither in spark.jars nor in spark.jars.packages, "
+            "nor among Spark's own",
+            fix=f"Add .config('{PACKAGES}', '{DELTA}') to the builder, where Spark may download "
+            f"it, or .config('{JARS}', ...) with the files",
         )
 
 
-def _where_jars_are_named(known: Mapping[str, str]) -> list[str]:
+def default_settings() -> dict[str, str]:
+    """The settings that a session has without a builder: of the file, and of `spark-submit`."""
+    arguments = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        from pyspark import SparkConf
+
+        settings = dict(SparkConf().getAll())
+        if JAR.name in settings.get(JARS, "") + settings.get("spark.driver.extraClassPath", ""):
+            return settings
+        raise _too_late("spark-submit has started Java already")
+    if "--jars" in arguments and JAR.name not in arguments:
+        raise _too_late("The jars of PYSPARK_SUBMIT_ARGS replace those of the builder")
+    file = Path(os.environ.get("SPARK_CONF_DIR", str(_spark_home() / "conf")))
+    file /= "spark-defaults.conf"
+    lines = file.read_text(errors="replace").splitlines() if file.is_file() else []
+    pairs = [re.split(r"[\s=]+", line.strip(), maxsplit=1) for line in lines]
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and not pair[0].startswith("#")}
+
+
+def _too_late(why: str) -> ConfigurationError:
+    return ConfigurationError(
+        "The jar of deltalakedb cannot be added to this Spark",
+        why=why,
+        fix="Name it there: --jars $(python -m deltalakedb.spark.delta.jar),<the others>",
+    )
+
+
+def _spark_home() -> Path:
     import pyspark
 
-    texts = [known.get(name, "") for name in (JARS, "spark.jars.packages")]
-    texts += [known.get(name, "") for name in ("spark.driver.extraClassPath",)]
-    texts.append(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
-    home = Path(os.environ.get("SPARK_HOME", str(Path(pyspark.__file__).parent)))
-    if (home / "jars").is_dir():
-        texts += [path.name for path in (home / "jars").glob("delta-spark*.jar")]
-    defaults = Path(os.environ.get("SPARK_CONF_DIR", str(home / "conf"))) / "spark-defaults.conf"
-    if defaults.is_file():
-        texts.append(defaults.read_text(errors="replace"))
-    return texts
+    return Path(os.environ.get("SPARK_HOME", str(Path(pyspark.__file__).parent)))
