@@ -11,6 +11,7 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.LinkedHashSet;
+import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
@@ -158,9 +159,10 @@ public class LakeCatalog extends DeltaCatalog {
   }
 
   /** Make the entries of a database those of the lake. */
-  private void refreshAll(SessionTables session, CatalogClient client, String database) {
+  private static void refreshAll(
+      SessionTables session, CatalogClient client, List<LakeTable> tables, String database) {
     Set<Identifier> seen = new HashSet<>();
-    for (LakeTable table : run(client::tables)) {
+    for (LakeTable table : tables) {
       identifierOf(session, table.name())
           .filter(one -> one.namespace()[0].equals(session.spelled(database)))
           // The lake may have names that are the same for Spark: a lookup reports them.
@@ -177,14 +179,27 @@ public class LakeCatalog extends DeltaCatalog {
     }
   }
 
-  /** Create the databases that tables of the lake are in. */
-  private static void ensureDatabases(SessionTables session, CatalogClient client) {
+  /**
+   * Make the entries of databases, and of all that tables of the lake are in, those of the lake.
+   *
+   * <p>SHOW TABLE EXTENDED and the metadata of JDBC read them without asking this class.
+   */
+  private void refreshAll(String... others) {
+    SessionTables session = session();
+    Optional<CatalogClient> client = client(session);
+    if (client.isEmpty()) {
+      return;
+    }
+    List<LakeTable> tables = run(client.get()::tables);
     Set<String> databases = new LinkedHashSet<>();
-    for (LakeTable table : run(client::tables)) {
+    for (String database : others) {
+      databases.add(session.spelled(database));
+    }
+    for (LakeTable table : tables) {
       identifierOf(session, table.name()).ifPresent(one -> databases.add(one.namespace()[0]));
     }
     for (String database : databases) {
-      ensureDatabase(session, client, database);
+      refreshAll(session, client.get(), tables, database);
     }
   }
 
@@ -216,45 +231,33 @@ public class LakeCatalog extends DeltaCatalog {
 
   @Override
   public Identifier[] listTables(String[] namespace) throws NoSuchNamespaceException {
-    SessionTables session = session();
-    if (namespace.length == 1) {
-      client(session).ifPresent(client -> refreshAll(session, client, namespace[0]));
-    }
+    refreshAll(namespace);
     return super.listTables(namespace);
   }
 
   @Override
   public String[][] listNamespaces() throws NoSuchNamespaceException {
-    SessionTables session = session();
-    client(session).ifPresent(client -> ensureDatabases(session, client));
+    refreshAll();
     return super.listNamespaces();
   }
 
   @Override
   public String[][] listNamespaces(String[] namespace) throws NoSuchNamespaceException {
-    SessionTables session = session();
-    client(session).ifPresent(client -> ensureDatabases(session, client));
+    refreshAll();
     return super.listNamespaces(namespace);
   }
 
   @Override
   public boolean namespaceExists(String[] namespace) {
-    ensureNamespace(namespace);
+    refreshAll(namespace);
     return super.namespaceExists(namespace);
   }
 
   @Override
   public Map<String, String> loadNamespaceMetadata(String[] namespace)
       throws NoSuchNamespaceException {
-    ensureNamespace(namespace);
+    refreshAll(namespace);
     return super.loadNamespaceMetadata(namespace);
-  }
-
-  private void ensureNamespace(String[] namespace) {
-    SessionTables session = session();
-    if (namespace.length == 1 && !session.databaseExists(namespace[0])) {
-      client(session).ifPresent(client -> ensureDatabases(session, client));
-    }
   }
 
   // --- new tables ---------------------------------------------------------------------------
@@ -458,6 +461,7 @@ public class LakeCatalog extends DeltaCatalog {
   @Override
   public void createNamespace(String[] namespace, Map<String, String> metadata)
       throws NamespaceAlreadyExistsException {
+    refreshAll(namespace); // it exists if tables of the lake are in it
     Map<String, String> all = new HashMap<>(metadata);
     Optional<CatalogClient> client = client(session());
     if (client.isPresent() && namespace.length == 1 && !all.containsKey(SupportsNamespaces.PROP_LOCATION)) {
@@ -476,7 +480,6 @@ public class LakeCatalog extends DeltaCatalog {
     if (client.isEmpty() || namespace.length != 1 || !namespaceExists(namespace)) {
       return super.dropNamespace(namespace, cascade);
     }
-    refreshAll(session, client.get(), namespace[0]);
     refuseOthersBelow(session, client.get(), namespace[0]);
     if (cascade) {
       for (Entry entry : session.entries(namespace[0])) {
