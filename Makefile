@@ -16,7 +16,7 @@ WORKERS ?= $(shell awk '/MemTotal/ {n = int($$2 / 5000000); print (n < 1) ? 1 : 
 SCRATCH ?= $(shell df -k --output=avail /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 8000000 {print "/dev/shm"}')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup peers demo test check format bench bench-quick soak docs dist pins clean
+.PHONY: help setup peers jar demo test check format bench bench-quick soak docs dist pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,11 +29,14 @@ $(READY): pyproject.toml constraints.txt
 peers: $(READY) ## bring the engines that need a place of their own (build/peers); what cannot be had is told
 	@$(BIN)/python scripts/peers.py
 
+jar: $(READY) peers ## compile the jar for Delta on Spark (needs a JDK 17 and Maven, or says what is missing)
+	@$(BIN)/python scripts/jar.py
+
 demo: $(READY) ## the whole story on SQLite, in under two minutes (data: build/demo; ARGS=--keep keeps its page open)
 	@rm -rf build/demo
 	@$(BIN)/python -m deltalakedb demo --folder build/demo $(ARGS)
 
-test: $(READY) peers ## run the tests, a real Postgres included (ARGS="-k name" narrows them)
+test: $(READY) jar ## run the tests, a real Postgres included (ARGS="-k name" narrows them)
 	@if [ -n "$(SCRATCH)" ]; then \
 		TMPDIR=$$(mktemp -d "$(SCRATCH)/deltalakedb-XXXXXX") && export TMPDIR && chmod 1777 "$$TMPDIR" \
 			&& trap 'rm -rf "$$TMPDIR"' EXIT && trap 'exit 130' HUP INT TERM; \
@@ -56,7 +59,7 @@ bench: $(READY) ## run the benchmarks, with peers in the same run
 bench-quick: $(READY) ## the benchmarks on small data: do they still run?
 	$(BIN)/python -m benchmarks --quick $(ARGS)
 
-soak: $(READY) peers ## long contention, kill and fault runs
+soak: $(READY) jar ## long contention, kill and fault runs
 	DELTALAKEDB_SOAK=1 $(BIN)/python -m pytest --timeout=3600 $(ARGS)
 
 docs: $(READY) ## build the documentation (build/site), and check that every link in it leads somewhere
@@ -64,7 +67,8 @@ docs: $(READY) ## build the documentation (build/site), and check that every lin
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "docs: build/site/index.html"
 
-dist: $(READY) ## build wheel and sdist (dist/), and try the wheel in an empty environment for each extra
+dist: $(READY) peers ## build wheel and sdist (dist/), and try the wheel in an empty environment for each extra
+	$(BIN)/python scripts/jar.py --required
 	rm -rf dist
 	$(BIN)/python -m hatchling build -d dist
 	$(BIN)/python scripts/check_dist.py $(ARGS)

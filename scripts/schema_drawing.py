@@ -42,7 +42,10 @@ class Box:
 
 # Column by column, from top to bottom.
 BOXES = (
-    (Box("dl_tables", "registry", ("table_id",), ("name (unique)", "location (unique)")),),
+    (
+        Box("dl_tables", "registry", ("table_id",), ("name (unique)", "location (unique)")),
+        Box("dl_settings", "registry", ("key",), ("value",)),
+    ),
     (
         Box("dl_table_heads", "registry", ("table_id",), ("current_version",)),
         Box(

@@ -42,6 +42,7 @@ BAD: dict[str, list[Any]] = {
     "table": [None, 1, [], ["x"], {}, b"x", THING],
     "text?": [1, [], ["x"], {}, b"x", THING],
     "words?": [1, "", [], ["x"], {}, b"x", THING],
+    "bytes": [None, 1, "x", [], {}, THING],
     "flag": [None, 0, 1, "", "x", [], THING],
     "count": [None, -1, 1.5, "x", "", True, [], THING],
     "count?": [-1, 1.5, "x", "", True, [], THING],
@@ -108,19 +109,25 @@ CALLS: dict[str, dict[str, tuple[dict[str, Any], dict[str, str]]]] = {
                 "storage_options": "mapping?",
                 "mirror": "text",
                 "create": "flag",
+                "warehouse": "words?",
             },
         ),
         "migrate": ({"url": "{url}"}, {"url": "text"}),
     },
     "lake": {
+        "ratify": (
+            {"location": "{folder}/t", "version": 9, "commit": b"x"},
+            {"location": "text", "version": "count", "commit": "bytes", "committer": "words?"},
+        ),
         "create_table": (
             {"name": "n", "location": "{folder}/n", "schema": SCHEMA},
             {
                 "name": "text",
-                "location": "text",
+                "location": "words?",
                 "schema": "schema",
                 **NEW,
                 "description": "text?",
+                "if_not_exists": "flag",
             },
         ),
         "create_table_as": (
@@ -128,7 +135,7 @@ CALLS: dict[str, dict[str, tuple[dict[str, Any], dict[str, str]]]] = {
             {
                 "name": "text",
                 "data": "rows",
-                "location": "text",
+                "location": "words?",
                 "schema": "schema?",
                 **NEW,
                 "where": "condition?",
@@ -141,7 +148,7 @@ CALLS: dict[str, dict[str, tuple[dict[str, Any], dict[str, str]]]] = {
             {"source": "t", "location": "{folder}/n"},
             {
                 "source": "table",
-                "location": "text",
+                "location": "words?",
                 "name": "words?",
                 "version": "version?",
                 "timestamp": "time?",
@@ -176,6 +183,7 @@ CALLS: dict[str, dict[str, tuple[dict[str, Any], dict[str, str]]]] = {
         "discard_import": ({"location": "{folder}/other"}, {"location": "text"}),
         "open_storage": ({"location": "{folder}/t"}, {"location": "text"}),
         "table": ({"name": "t"}, {"name": "table"}),
+        "set_warehouse": ({"location": "{folder}/lake"}, {"location": "words?"}),
         "drop_table": ({"name": "t"}, {"name": "table", "force": "flag"}),
         "export": (
             {"name": "t"},
@@ -333,7 +341,8 @@ class World:
     def state(self) -> object:
         """What a call that is refused leaves as it is."""
         files = sorted(str(path) for path in self.folder.rglob("*"))
-        return [(t.name, t.refresh()) for t in self.lake.tables()], files
+        tables = [(t.name, t.refresh()) for t in self.lake.tables()]
+        return tables, self.lake.warehouse, files
 
 
 # Methods of these classes that users do not call, or that take nothing.
@@ -347,6 +356,10 @@ CLASSES = {
 }
 INSIDE = {
     "lake.connect",  # deltalakedb.connect
+    "lake.proposals",
+    "mirror.check_log",
+    "mirror.publish",
+    "mirror.publish_all",
     "mirror.after_commit",
     "mirror.committing",
     "mirror.run",  # its arguments are those of run_once

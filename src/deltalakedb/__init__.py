@@ -39,7 +39,14 @@ def _spark_extension() -> Any:
     return extension
 
 
+def _service_extension() -> Any:
+    from deltalakedb import service
+
+    return service
+
+
 register_extension("pyspark", _spark_extension)
+register_extension("service", _service_extension)
 
 
 def connect(
@@ -52,6 +59,7 @@ def connect(
     mirror: str = "inline",
     create: bool = True,
     on_drift: str = "refuse",
+    warehouse: str | None = None,
 ) -> Lake:
     """Open the catalog at `url`: sqlite:///lake.db, duckdb:///lake.duckdb, postgresql://….
 
@@ -66,6 +74,8 @@ def connect(
     - A table whose `_delta_log` has commits that the catalog does not have (of a foreign writer, or
       after a backup was restored) accepts no commit. With `on_drift="allow"` it does, but they
       cannot be published.
+    - Tables that are created without a location lie below the `warehouse`. The catalog keeps it;
+      connecting with another one is refused, and `Lake.set_warehouse` changes it.
 
     The result is also a context manager.
     """
@@ -80,6 +90,7 @@ def connect(
         mirror=mirror,
         create=create,
         on_drift=on_drift,
+        warehouse=warehouse,
     )
 
 

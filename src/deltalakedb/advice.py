@@ -33,6 +33,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "lake.mirror.status": "mirror status",
     "lake.repair": "repair",
     "lake.restore_expired": "restore-expired",
+    "lake.set_warehouse": "warehouse",
     "lake.table": "show",
     "lake.tables": "tables",
     "lake.verify": "verify",

@@ -34,6 +34,13 @@ def require_text(name: str, value: object, *, fix: str = "") -> str:
     return value
 
 
+def require_bytes(name: str, value: object) -> bytes:
+    """Require bytes."""
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        refuse(name, value, "bytes")
+    return bytes(value)
+
+
 def optional_text(name: str, value: object) -> str | None:
     """Require text, possibly empty, or None."""
     if value is not None and not isinstance(value, str):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+import ssl
 import threading
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
 REQUEST_SECONDS: float = 15.0
 RESPONSE_SECONDS: float = 15.0
 CONNECTIONS: int = 256
+# A large body may take longer: at least so many bytes arrive in a second.
+_SLOWEST: Final = 1_000_000
+_LONGEST_SECONDS: Final = 300.0
 _SHUTDOWN_SECONDS: Final = 1
 _BACKLOG: Final = 128
 _SERVER: Final = ("Server", "deltalakedb")
@@ -56,10 +60,18 @@ _NO_SNIFFING: Final = ("X-Content-Type-Options", "nosniff")
 class Server:
     """A server in a thread of its own, from `start` to `close`, or for the length of a block.
 
-    Errors name the served application by `name`.
+    Errors name the served application by `name`. `tls` has the files of a certificate and its key.
     """
 
-    def __init__(self, name: str, app: ASGIApp, *, host: str, port: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        app: ASGIApp,
+        *,
+        host: str,
+        port: int,
+        tls: tuple[str, str] | None = None,
+    ) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._socket = socket.create_server((host, port), family=family, backlog=_BACKLOG)
@@ -72,25 +84,40 @@ class Server:
         # asyncio sets it only on sockets whose protocol is named; connections inherit it.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         address = f"[{host}]" if ":" in host else host
-        self.address = f"http://{address}:{self._socket.getsockname()[1]}"
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                _with_deadlines(app),
-                http=_Connection,
-                loop="asyncio",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                proxy_headers=False,
-                server_header=False,
-                headers=[_SERVER],
-                limit_concurrency=CONNECTIONS,
-                timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-                backlog=_BACKLOG,
-            )
+        self.address = (
+            f"{'http' if tls is None else 'https'}://{address}:{self._socket.getsockname()[1]}"
         )
+        try:
+            config = self._config(app, tls)
+            config.load()
+        except (OSError, ssl.SSLError) as error:
+            self._socket.close()
+            raise ConfigurationError(
+                f"{name} cannot be served over TLS: {error}",
+                fix="Name the files of a certificate and of its key, as PEM",
+            ) from error
+        self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
             target=self._server.run, args=([self._socket],), name=name, daemon=True
+        )
+
+    @staticmethod
+    def _config(app: ASGIApp, tls: tuple[str, str] | None) -> uvicorn.Config:
+        return uvicorn.Config(
+            _with_deadlines(app),
+            http=_Connection,
+            loop="asyncio",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            proxy_headers=False,
+            server_header=False,
+            headers=[_SERVER],
+            limit_concurrency=CONNECTIONS,
+            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+            backlog=_BACKLOG,
+            ssl_certfile=None if tls is None else tls[0],
+            ssl_keyfile=None if tls is None else tls[1],
         )
 
     def start(self) -> Self:
@@ -198,8 +225,11 @@ def _with_deadlines(app: ASGIApp) -> ASGIApp:
 
     async def timed(scope: Scope, receive: Receive, send: Send) -> None:
         connection: _Connection = scope["state"]["connection"]
-        if not _has_body(scope):
+        size = _body_size(scope)
+        if size == 0:
             connection.set_deadline(None)
+        elif size is not None and size > _SLOWEST:
+            connection.set_deadline(min(REQUEST_SECONDS + size / _SLOWEST, _LONGEST_SECONDS))
 
         async def timed_receive() -> Message:
             message = await receive()
@@ -218,9 +248,13 @@ def _with_deadlines(app: ASGIApp) -> ASGIApp:
     return timed
 
 
-def _has_body(scope: Scope) -> bool:
+def _body_size(scope: Scope) -> int | None:
+    """The bytes of the body of a request; None where they are not known."""
     headers = dict(scope["headers"])
-    return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+    if b"transfer-encoding" in headers:
+        return None
+    length = headers.get(b"content-length", b"0")
+    return int(length) if length.isdigit() else None
 
 
 # --- hosts --------------------------------------------------------------------------------

@@ -266,6 +266,10 @@ class NotPublishedError(MirrorError):
     """A version is not in `_delta_log` yet, and the operation needs it there."""
 
 
+class CommitFileMissingError(MirrorError):
+    """The commit file of a version was published, and is not in `_delta_log` any more."""
+
+
 # --- data files ---------------------------------------------------------------------------
 
 
@@ -309,6 +313,10 @@ class TableExportedError(TableNotFoundError):
 
 class TableExistsError(DeltaLakeDbError):
     """A table of that name or location is registered already."""
+
+
+class AmbiguousTableError(DeltaLakeDbError):
+    """Spark's name of a table, which has no case, is that of several tables of the catalog."""
 
 
 class VersionNotFoundError(DeltaLakeDbError):

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, tzinfo
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from deltalakedb.arguments import (
     optional_kind,
@@ -17,6 +17,7 @@ from deltalakedb.arguments import (
     optional_text,
     optional_whole,
     refuse,
+    require_bytes,
     require_flag,
     require_function,
     require_kind,
@@ -26,11 +27,13 @@ from deltalakedb.arguments import (
     require_whole,
 )
 from deltalakedb.errors import (
+    ConfigurationError,
     Fix,
     MirrorError,
     Option,
     TableExistsError,
     TableExportedError,
+    TableNotFoundError,
 )
 from deltalakedb.forking import ProcessLock
 from deltalakedb.mirror.mirror import Mirror
@@ -41,13 +44,17 @@ from deltalakedb.snapshot.page_builder import after_commit, during_import
 from deltalakedb.staging.stage import source_of
 from deltalakedb.storage import (
     Storage,
+    name_of,
     normalise_location,
     open_storage,
+    place_of,
     root_locations,
     table_location,
+    warehouse_location,
 )
 from deltalakedb.store import Store
 from deltalakedb.store.mirror import backlog_size
+from deltalakedb.store.settings import read_warehouse, require_warehouse, write_warehouse
 from deltalakedb.store.table_lookup import (
     as_location,
     find_table,
@@ -68,6 +75,7 @@ if TYPE_CHECKING:
     from deltalakedb.asgi import MetricsEndpoint
     from deltalakedb.clock import Clock
     from deltalakedb.importing.adopt import Adopted
+    from deltalakedb.importing.proposals import Proposals
     from deltalakedb.mirror.repair import Repair
     from deltalakedb.mirror.verification import Verification
     from deltalakedb.operations.export import Exported
@@ -77,7 +85,9 @@ if TYPE_CHECKING:
     from deltalakedb.store import TableRecord
     from deltalakedb.store.dialect import Session
     from deltalakedb.transaction.commit import AppTxn, Commit
+    from deltalakedb.transaction.ratify import Ratified
 
+T = TypeVar("T")
 _opened: Final[weakref.WeakSet[Lake]] = weakref.WeakSet()
 _opening: Final = ProcessLock()
 
@@ -122,6 +132,7 @@ class Lake:
         mirror: str = "inline",
         create: bool = True,
         on_drift: str = "refuse",
+        warehouse: str | None = None,
     ) -> Self:
         """Open a catalog; a missing one is created, or refused if `create` is False.
 
@@ -129,8 +140,10 @@ class Lake:
           store is available. "worker" leaves that to `deltalakedb mirror run`.
         - A table whose `_delta_log` has commits that the catalog does not have accepts no commit,
           unless `on_drift` is "allow".
+        - Tables without a location lie below the `warehouse`, which the catalog keeps.
         """
         require_flag("create", create)
+        place = None if warehouse is None else warehouse_location(warehouse)
         if committer is not None:
             require_text("committer", committer)
         optional_kind("retry", retry, RetryPolicy, "a RetryPolicy")
@@ -139,6 +152,8 @@ class Lake:
         store = Store.open(url, clock=clock, storage_options=storage_options)
         try:
             store.migrator.ensure(create=create)
+            if place is not None:
+                require_warehouse(store, place)
             lake = cls(store, committer=committer, retry=retry, mirror=mirror, on_drift=on_drift)
         except BaseException:
             store.abandon()
@@ -178,7 +193,50 @@ class Lake:
 
         require_whole("port", port)
         require_text("host", host)
-        return self._closing.enter_context(MetricsEndpoint(self.metrics, port=port, host=host))
+        return self.until_closed(MetricsEndpoint(self.metrics, port=port, host=host))
+
+    def until_closed(self, held: AbstractContextManager[T]) -> T:
+        """Enter a context, and leave it when the lake is closed."""
+        return self._closing.enter_context(held)
+
+    # --- the warehouse --------------------------------------------------------------------
+
+    @property
+    def warehouse(self) -> str | None:
+        """The location below which tables without one lie; None if the catalog has none.
+
+        `sales.orders` lies at `<warehouse>/sales.db/orders`, and `orders` at `<warehouse>/orders`.
+        """
+        with self.store.read() as session:
+            return read_warehouse(session)
+
+    def set_warehouse(self, location: str | None) -> None:
+        """Set another warehouse for new tables, or none. Existing tables stay where they are."""
+        write_warehouse(self.store, None if location is None else warehouse_location(location))
+
+    def _place(self, name: str | None, location: str | None) -> str:
+        """The location of a new table: by default its place in the warehouse."""
+        if location is not None:
+            return table_location(location)
+        alter.check_name(name)
+        warehouse = self.warehouse
+        if warehouse is None:
+            raise ConfigurationError(
+                f"Table {name!r} has no location",
+                why="The catalog has no warehouse, in which tables without a location lie",
+                fix="Pass a location, or set a warehouse once, for example: "
+                f"{Fix('lake.set_warehouse', 's3://bucket/lake')}",
+            )
+        return place_of(warehouse, str(name))
+
+    def _name(self, name: str | None, place: str) -> str:
+        """The name of a new table: by default that of its place in the warehouse, or its folder."""
+        from deltalakedb.importing.import_table import default_name
+
+        if name is not None:
+            return name
+        warehouse = self.warehouse
+        return (warehouse and name_of(warehouse, place)) or default_name(place)
 
     # --- tables ---------------------------------------------------------------------------
 
@@ -186,36 +244,74 @@ class Lake:
         self,
         name: str,
         *,
-        location: str,
+        location: str | None = None,
         schema: Any,
         partition_by: Sequence[str] = (),
         cluster_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
         description: str | None = None,
+        if_not_exists: bool = False,
     ) -> Table:
         """Create a table: version 0, with its protocol and metadata.
 
-        `schema` is a pyarrow.Schema, a Spark StructType or Delta schema JSON. A folder with a
-        `_delta_log` is refused: import it with `import_table`. With `cluster_by`, Spark's OPTIMIZE
-        writes rows with similar values in these columns to the same files.
+        - `schema` is a pyarrow.Schema, a Spark StructType or Delta schema JSON.
+        - Without a `location` the table lies in the `warehouse`. A folder with a `_delta_log` is
+          refused: import it with `import_table`.
+        - With `cluster_by`, Spark's OPTIMIZE writes rows with similar values in these columns to
+          the same files.
+        - With `if_not_exists`, an existing table of that name is returned. It is refused if its
+          columns, partitioning or clustering are others, or the location, a property or the
+          description that are passed.
         """
-        commit = self._creation(
-            name,
-            location,
-            schema,
-            partition_by=partition_by,
-            cluster_by=cluster_by,
-            properties=properties,
-            description=description,
+        parts = {
+            "partition_by": partition_by,
+            "cluster_by": cluster_by,
+            "properties": properties,
+            "description": description,
+        }
+        if require_flag("if_not_exists", if_not_exists):
+            table = self._existing(name, location, schema, parts)
+            if table is not None:
+                return table
+        try:
+            return self._created(self._creation(name, location, schema, **parts))
+        except TableExistsError:
+            # Another writer may have created it meanwhile.
+            table = self._existing(name, location, schema, parts) if if_not_exists else None
+            if table is None:
+                raise
+            return table
+
+    def _existing(
+        self, name: str, location: str | None, schema: Any, parts: Mapping[str, Any]
+    ) -> Table | None:
+        """The table of that name, if it is the one that a call would create; None without one."""
+        from deltalakedb.operations.if_not_exists import refuse_other_table
+
+        place = None if location is None else table_location(location)
+        alter.check_name(name)
+        with self.store.read() as session:
+            record = self.store.table_by_name(session, name)
+        if record is None:
+            return None
+        now = self.store.clock.now_ms()
+        asked = alter.create(name, record.location, schema, **parts, now=now)
+        table = Table(self.store, self._committer, self.mirror, record)
+        refuse_other_table(
+            table.snapshot(),
+            asked,
+            location=place,
+            properties=parts["properties"],
+            description=parts["description"],
         )
-        return self._created(commit)
+        return table
 
     def create_table_as(
         self,
         name: str,
         data: Any,
         *,
-        location: str,
+        location: str | None = None,
         schema: Any = None,
         partition_by: Sequence[str] = (),
         cluster_by: Sequence[str] = (),
@@ -227,8 +323,9 @@ class Lake:
     ) -> Table:
         """Create a table with rows in one commit, version 0.
 
-        `data` is any input of `Table.append`. The table has its columns, or those of `schema`. With
-        `where`, rows that do not fulfil the condition are refused.
+        `data` is any input of `Table.append`. The table has its columns, or those of `schema`.
+        Without a `location` it lies in the `warehouse`. With `where`, rows that do not fulfil the
+        condition are refused.
         """
         check_write(app_txn=app_txn, user_metadata=user_metadata, target_bytes=target_bytes)
         source = source_of(data)
@@ -252,8 +349,8 @@ class Lake:
         )
         return self._created(commit)
 
-    def _creation(self, name: str, location: str, schema: Any, **how: Any) -> Commit:
-        place = table_location(location)
+    def _creation(self, name: str, location: str | None, schema: Any, **how: Any) -> Commit:
+        place = self._place(name, location)
         commit = alter.create(name, place, schema, **how, now=self.store.clock.now_ms())
         self._refuse_delta_log(name, place)
         return commit
@@ -273,7 +370,7 @@ class Lake:
     def clone_table(
         self,
         source: str,
-        location: str,
+        location: str | None = None,
         name: str | None = None,
         *,
         version: int | None = None,
@@ -283,17 +380,17 @@ class Lake:
     ) -> Table:
         """Create a shallow clone: a new table with the files of another one, now or at a version.
 
-        No data is read or written. `properties` are added to those of the source. With `replace`,
-        an empty table at the location becomes the clone. A vacuum of the source keeps the files
-        that clones in the same catalog need.
+        No data is read or written. It needs a location or a name: without a location it lies in
+        the `warehouse`. `properties` are added to those of the source. With `replace`, an empty
+        table at the location becomes the clone. A vacuum of the source keeps the files that clones
+        in the same catalog need.
         """
-        from deltalakedb.importing.import_table import default_name
         from deltalakedb.operations.clone import clone, clone_into, roots_of
 
         require_flag("replace", replace)
-        place = table_location(location)
         if name is not None:
             alter.check_name(name)
+        place = self._place(name, location)
         snapshot = self.table(source).snapshot(version, timestamp=timestamp)
         if replace:
             with self.store.read() as session:
@@ -307,7 +404,7 @@ class Lake:
                     clone_into(snapshot, there.record, there.state(), properties=properties)
                 )
                 return there
-        name = default_name(place) if name is None else name
+        name = self._name(name, place)
         now = self.store.clock.now_ms()
         commit = clone(snapshot, name=name, location=place, properties=properties, now=now)
         self._refuse_delta_log(name, place)
@@ -331,7 +428,6 @@ class Lake:
         columns with their types, as a schema of `create_table`; times in the names are in `zone`.
         A folder with a `_delta_log` is refused: import it with `import_table`.
         """
-        from deltalakedb.importing.import_table import default_name
         from deltalakedb.operations.convert import convert
 
         require_kind("zone", zone, tzinfo, "a time zone")
@@ -343,7 +439,7 @@ class Lake:
         commit = convert(
             self.open_storage(place),
             place,
-            name=default_name(place) if name is None else name,
+            name=self._name(name, place),
             storage_options=self.storage_options,
             partition_schema=partition_schema,
             properties=properties,
@@ -373,7 +469,8 @@ class Lake:
         """Import an existing Delta table with its history; nothing is written at `location`.
 
         - The table is imported as a whole or not at all, and compared with a replay of its log.
-        - The default `name` is the last part of the location.
+        - The default `name` is the last part of the location, or in the `warehouse` the name whose
+          place it is.
         - `progress` is called with the number of versions read so far, and of all.
         - A log of `stage_from` commits or more (10,000 by default) is written in stages that no
           reader sees. After an interruption, the same call continues with the next stage;
@@ -383,7 +480,7 @@ class Lake:
           unless they are below one of `allowed_roots`, which the catalog keeps with the table.
         - A log whose checkpoint contradicts its commits is refused unless `trust_commits` is set.
         """
-        from deltalakedb.importing.import_table import STAGE_FROM, default_name, import_table
+        from deltalakedb.importing.import_table import STAGE_FROM, import_table
 
         require_function("progress", progress)
         optional_session("spark", spark)
@@ -398,7 +495,7 @@ class Lake:
         record = import_table(
             self.store,
             self.open_storage(place),
-            name=default_name(place) if name is None else name,
+            name=self._name(name, place),
             location=place,
             progress=progress,
             build_pages=partial(during_import, self.store),
@@ -428,6 +525,17 @@ class Lake:
         """The table of that name, or at that location."""
         with self.store.read() as session:
             return Table(self.store, self._committer, self.mirror, self._find(session, name))
+
+    def __getitem__(self, name: str) -> Table:
+        return self.table(name)
+
+    def __contains__(self, name: object) -> bool:
+        with self.store.read() as session:
+            try:
+                self._find(session, name)
+            except TableNotFoundError:
+                return False
+        return True
 
     def tables(self) -> list[Table]:
         """Every table, by name."""
@@ -516,6 +624,41 @@ class Lake:
 
     def _find(self, session: Session, name: object) -> TableRecord:
         return find_table(self.store, session, name)
+
+    # --- commits of other writers ---------------------------------------------------------
+
+    def ratify(
+        self, location: str, version: int, commit: bytes, *, committer: str | None = None
+    ) -> Ratified:
+        """Make the bytes of a commit file a version of the table at a location, and publish them.
+
+        - This is how other writers commit: they propose a version, with conflicts resolved.
+        - If another commit is that version, UnexpectedVersionError is raised, and nothing changes.
+        - The same proposal again is the same success, and writes nothing twice.
+        - When this returns, the commit file is in `_delta_log`. NotPublishedError says that the
+          object store failed: repeat the call.
+        - A version 0 below the warehouse registers a new table.
+        - `committer` is recorded in the history, by default the user that the commit names.
+        """
+        require_text("location", location)
+        require_whole("version", version)
+        if committer is not None:
+            require_text("committer", committer)
+        done = self.proposals.take(
+            normalise_location(location),
+            version,
+            require_bytes("commit", commit),
+            committer=committer,
+        )
+        self._committer.saw(done.table.table_id, done.version)
+        return done
+
+    @property
+    def proposals(self) -> Proposals:
+        """The commits of other writers that this lake decides about."""
+        from deltalakedb.importing.proposals import Proposals
+
+        return Proposals(self.store, self.mirror, warehouse=self.warehouse)
 
     # --- many tables ----------------------------------------------------------------------
 

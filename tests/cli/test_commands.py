@@ -564,3 +564,32 @@ def test_a_port_that_is_taken_is_told(
     assert code == 1
     assert f"127.0.0.1:{port}" in err
     assert (log.level, log.handlers) == before, "a command leaves logging as it was"
+
+
+# --- the warehouse ------------------------------------------------------------------------
+
+
+def test_the_warehouse_of_a_catalog(command: Command, tmp_path: Path) -> None:
+    code, _, err = command("warehouse")
+    assert (code, "There is no catalog" in err) == (1, True)
+    command("migrate")
+    code, out, _ = command("warehouse")
+    assert (code, out.split(":")[0]) == (0, "There is no warehouse")
+    code, _, err = command("create", "sales.orders", "id long")
+    assert code == 1
+    assert "`deltalakedb warehouse s3://bucket/lake`" in err
+    here = f"file://{tmp_path}/lake"
+    assert json.loads(command("warehouse", "lake", "--json")[1]) == {"warehouse": here}
+    assert command("warehouse")[1].strip().replace("\n", "") == here
+    assert command("warehouse", "--unset", "x")[0] == 2
+    created = json.loads(command("create", "sales.orders", "id long", "--json")[1])
+    assert created["location"] == f"{here}/sales.db/orders"
+    code, out, _ = command("create", "sales.orders", "id long", "--if-not-exists", "--json")
+    assert (code, json.loads(out)) == (0, created)
+    code, _, err = command("create", "sales.orders", "id date", "--if-not-exists")
+    assert (code, "is not the one to create" in err) == (1, True)
+    cloned = json.loads(command("clone", "sales.orders", "trial", "--json")[1])
+    assert cloned["location"] == f"{here}/trial"
+    code, _, err = command("create", "sales.orders")
+    assert (code, "SCHEMA" in err) == (2, True)
+    assert json.loads(command("warehouse", "--unset", "--json")[1]) == {"warehouse": None}

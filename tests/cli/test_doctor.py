@@ -223,16 +223,36 @@ def test_a_spark_that_does_not_start_is_told(
 def test_spark_on_s3_needs_hadoops_package(monkeypatch: pytest.MonkeyPatch) -> None:
     for has, state in ((True, "ok"), (False, "warning")):
         told = {"spark": "4.2.0", "hadoop": "3.4.2", "rows": 1, "s3a": has, "broken": {}}
+        told["delta"] = {"broken": {}}
         script = f"print({json.dumps(told)!r})"
         monkeypatch.setattr(checks, "_COMMAND", (sys.executable, "-c", script))
-        _, _, s3 = checks.check_spark(["s3a://b/lake"], ready=True)
+        *_, s3 = checks.check_spark(["s3a://b/lake"], ready=True)
         assert s3.state == state
         assert ("org.apache.hadoop:hadoop-aws:3.4.2" in s3.fix) is not has
         alone = list(checks.check_spark(["/data"], ready=True))
         assert [(check.name, check.state) for check in alone] == [
             ("spark", "ok"),
             ("spark internals", "ok"),
+            ("delta on spark", "ok"),
         ]
+
+
+@pytest.mark.parametrize(
+    ("result", "state", "says"),
+    [
+        ({"missing": "Spark has no Delta", "fix": "Add it"}, "skipped", "Spark has no Delta"),
+        ({"broken": {"commits": "no such class"}}, "wrong", "commits (no such class)"),
+    ],
+)
+def test_delta_on_spark_is_a_check_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, result: dict[str, object], state: str, says: str
+) -> None:
+    told = {"spark": "4.2.0", "hadoop": "3", "rows": 1, "s3a": True, "broken": {}, "delta": result}
+    monkeypatch.setattr(checks, "_COMMAND", (sys.executable, "-c", f"print({json.dumps(told)!r})"))
+    *_, delta = checks.check_spark([], ready=True)
+    assert (delta.name, delta.state) == ("delta on spark", state)
+    assert says in delta.found
+    assert delta.fix
 
 
 @pytest.mark.parametrize(("theirs", "state"), [(500, "ok"), (61_000, "wrong"), (-61_000, "wrong")])

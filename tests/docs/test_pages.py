@@ -61,7 +61,11 @@ PRINTED: dict[str, list[str]] = {
     "docs/concepts/mirror.md": ["[0, 0] [1, 1]", "[1, 0]", "[1, 1]", "1"],
     "docs/how-to/checkpoints.md": [f"{2:020d}.checkpoint.parquet"],
     "docs/how-to/clone.md": [f"{ROWS} 1", "0", "('id', 'day') 1"],
-    "docs/how-to/connect.md": ["[]", "Lake('postgresql://clerk@localhost/lake_connect')"],
+    "docs/how-to/connect.md": [
+        "[]",
+        "/sales.db/items True",
+        "Lake('postgresql://clerk@localhost/lake_connect')",
+    ],
     "docs/how-to/deploy.md": ["1"],
     "docs/how-to/import.md": ["1 2", "False"],
     "docs/how-to/leave.md": [

@@ -26,6 +26,8 @@ from faults.workload import IMPATIENT, Writer, impatient
 from support.faulty_files import FaultyFiles
 from support.fork_server import Job
 from support.kill_points import KillPoints
+from support.lake import add
+from support.proposals import append, new_id, propose_until_won
 
 LEASE_SECONDS = 1.0
 _LONGEST = 1800.0
@@ -114,4 +116,43 @@ def in_small_stages() -> None:
     import_table._STAGE_BATCHES = 2  # type: ignore[misc]
 
 
-_JOBS: Mapping[str, Callable[[Job], None]] = {"work": _work, "die": _die, "import": _import}
+def _propose(job: Job) -> None:
+    """Propose a version as another writer, and die at point `at` of it."""
+    points = KillPoints(job["at"], Path(job["labels"]))
+    with Lake.connect(job["url"], mirror="worker", clock=ManualClock()) as lake:
+        points.watch_statements(lake.store.dialect.engine)
+        points.watch_storage()
+        points.arm()
+        lake.ratify(job["location"], job["version"], job["data"].encode())
+        points.disarm()
+
+
+def _contend(job: Job) -> None:
+    """Propose, or commit as ours, until the stop file is there; each result goes to a journal."""
+    stop, name = Path(job["stop"]), job["name"]
+    deadline = time.monotonic() + _LONGEST
+    with (
+        Lake.connect(job["url"], mirror="inline" if job["own"] else "worker") as lake,
+        Path(job["journal"]).open("a", buffering=1) as journal,
+    ):
+        number = 0
+        table = lake.table(job["location"])
+        while not stop.exists() and time.monotonic() < deadline:
+            number += 1
+            path = f"{name}-{number}"
+            journal.write(f"begin {path}\n")
+            if job["own"]:
+                version: int = table.commit([add(path)])
+            else:
+                data = append(path, txn_id=new_id())
+                version = propose_until_won(lake, job["location"], data, start=number)
+            journal.write(f"done {path} {int(version)}\n")
+
+
+_JOBS: Mapping[str, Callable[[Job], None]] = {
+    "work": _work,
+    "die": _die,
+    "import": _import,
+    "propose": _propose,
+    "contend": _contend,
+}

@@ -124,7 +124,7 @@ LIMITS: tuple[Limit, ...] = (
         "delta-rs",
         "does not know the feature",
         "Unsupported table features required",
-        needs("vacuumProtocolCheck", "typeWidening-preview"),
+        needs("vacuumProtocolCheck", "typeWidening-preview", "typeWidening"),
     ),
     *(
         Limit(

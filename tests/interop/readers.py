@@ -34,7 +34,7 @@ NAMES = ("delta-rs", "DuckDB", "polars", "Sail", "Delta on Spark")
 REPOSITORY = Path(__file__).resolve().parents[2]
 PEERS = REPOSITORY / "build" / "peers"
 _WORKER = Path(__file__).with_name("spark_worker.py")
-_SPARK = {
+SPARK_SETTINGS = {
     "spark.driver.memory": "2g",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -282,7 +282,7 @@ class DeltaSpark(SparkWorker):
             java = java_home()
         except DeltaLakeDbError as error:
             raise Unavailable(self.name, str(error)) from error
-        options = {**_SPARK, "spark.jars": jars, "spark.local.dir": str(folder)}
+        options = {**SPARK_SETTINGS, "spark.jars": jars, "spark.local.dir": str(folder)}
         environ = {"JAVA_HOME": str(java), "SPARK_LOCAL_IP": "127.0.0.1"}
         super().__init__(sys.executable, {"options": options}, environ, folder)
 

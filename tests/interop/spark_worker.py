@@ -8,6 +8,7 @@ several requests are worked on at once. It ends with its input.
     {"number": 1, "read": folder, "options": {…}, "into": file}   rows go to an Arrow file
     {"number": 2, "sql": statement, "into": file}                 the rows of a statement
     {"number": 3, "run": statement, "into": file}                 a statement, whatever it says
+    {"number": 3, "stream": table, "options": {…}, "to": table, "checkpoint": folder, "into": file}
     {"number": 4, "write": query, "alias": name, "mode": mode, "options": {…}, "to": folder, …}
 """
 
@@ -58,6 +59,12 @@ def answer(spark: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
     try:
         if "run" in request:
             spark.sql(request["run"]).collect()
+            table = pa.table({})
+        elif "stream" in request:
+            reader = spark.readStream.options(**request["options"])
+            writer = reader.table(request["stream"]).writeStream.trigger(availableNow=True)
+            writer = writer.option("checkpointLocation", request["checkpoint"])
+            writer.toTable(request["to"]).awaitTermination()
             table = pa.table({})
         elif "write" in request:
             rows = spark.sql(request["write"])

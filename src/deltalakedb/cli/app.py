@@ -29,7 +29,7 @@ from deltalakedb.cli.options import (
 )
 from deltalakedb.cli.output import as_commands, console, printable, say, show_json, show_pairs
 from deltalakedb.cli.progress import progress_bar
-from deltalakedb.errors import DeltaLakeDbError
+from deltalakedb.errors import ConfigurationError, DeltaLakeDbError
 from deltalakedb.store.roles import roles_down_script, roles_script
 
 app = typer.Typer(
@@ -50,6 +50,9 @@ app.command(rich_help_panel=Panel.UPKEEP)(maintenance.rebuild)
 log.register(app)
 app.add_typer(mirror.app, name="mirror", rich_help_panel=Panel.LOG)
 app.command(rich_help_panel=Panel.OPERATIONS)(maintenance.migrate)
+app.command(rich_help_panel=Panel.OPERATIONS, epilog=examples("warehouse s3://bucket/lake"))(
+    maintenance.warehouse
+)
 
 # typer has a click of its own since 0.24 and used the package before: this is the one in use.
 _WrongUsage: type[Any] = typer.BadParameter.mro()[1]
@@ -170,9 +173,23 @@ def serve(
         typer.Option(
             envvar="DELTALAKEDB_TOKEN",
             metavar="TOKEN",
-            help="The secret that a request must carry to change anything; without it the page is "
+            help="The secret that a request must carry to change anything; without one the page is "
             "read-only. Set it in the environment: other users can see a command's arguments.",
         ),
+    ] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A file of more tokens, for engines: a line `scope owner token` each, where the "
+            "scope is read, write or administer.",
+        ),
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The certificate of TLS, as PEM.")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The private key of the certificate.")
     ] = None,
     metrics: Annotated[
         list[str] | None,
@@ -188,12 +205,19 @@ def serve(
     ] = None,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Serve the operations page: tables, versions, files and the mirror, in a browser.
+    """Serve the operations page, and the commits of engines such as Delta on Spark.
 
     It runs until Ctrl-C (SIGINT) or SIGTERM.
     """
     from deltalakedb.service import OperationsPage
+    from deltalakedb.service.access import read_tokens
 
+    if (certificate is None) != (key is None):
+        raise ConfigurationError(
+            "Only one of --certificate and --key is set", fix="TLS needs both: name both files"
+        )
+    more = [] if tokens is None else read_tokens(tokens)
+    tls = None if certificate is None or key is None else (str(certificate), str(key))
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -204,6 +228,8 @@ def serve(
             host=host,
             port=port,
             token=token or None,
+            tokens=more,
+            tls=tls,
             sources=metrics or (),
             names=allow_host or (),
         ) as page,

@@ -28,6 +28,7 @@ from packaging.utils import canonicalize_name
 from deltalakedb.cli.output import as_commands
 from deltalakedb.errors import DeltaLakeDbError, StorageError
 from deltalakedb.formatting import format_time
+from deltalakedb.spark.delta.jar import DELTA
 from deltalakedb.spark.java import PROBE, java_home
 from deltalakedb.storage import Storage, local_path, normalise_location, open_storage
 from deltalakedb.store import Store
@@ -435,6 +436,7 @@ def check_spark(locations: Sequence[str], *, ready: bool) -> Iterator[Check]:
         "spark", "ok", f"Spark {probe['spark']} (Hadoop {probe['hadoop']}) counts {probe['rows']}"
     )
     yield _internals(probe)
+    yield _delta(probe["delta"])
     if any(location.lower().startswith(_S3) for location in locations):
         yield _s3(probe)
 
@@ -449,6 +451,20 @@ def _internals(probe: dict[str, Any]) -> Check:
         "wrong",
         f"Spark {probe['spark']} lacks internals that deltalakedb uses: {errors}",
         "Use a version of PySpark that deltalakedb is tested with, or a newer deltalakedb",
+    )
+
+
+def _delta(result: dict[str, Any]) -> Check:
+    if "missing" in result:
+        return Check("delta on spark", "skipped", result["missing"], result["fix"])
+    errors = "; ".join(f"{name} ({error})" for name, error in result["broken"].items())
+    if not errors:
+        return Check("delta on spark", "ok", "Delta's statements work on tables of a lake")
+    return Check(
+        "delta on spark",
+        "wrong",
+        f"Delta on Spark cannot use a lake: {errors}",
+        f"Use the version of Delta that deltalakedb is tested with: {DELTA}",
     )
 
 

@@ -165,6 +165,35 @@ def migrate(catalog: Catalog, *, as_json: AsJson = False) -> None:
         say(f"Applied: {', '.join(applied)}" if applied else "The schema is up to date.")
 
 
+def warehouse(
+    catalog: Catalog,
+    location: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[LOCATION]",
+            help="The new warehouse: a folder or an object store prefix.",
+        ),
+    ] = None,
+    *,
+    unset: Annotated[bool, typer.Option("--unset", help="Have no warehouse any more.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show or set the warehouse: the location below which tables without one of their own lie.
+
+    Tables that exist stay where they are. In the warehouse, sales.orders lies at sales.db/orders.
+    """
+    if location is not None and unset:
+        raise typer.BadParameter("Leave the location out, or --unset", param_hint="--unset")
+    with open_lake(catalog, mirror="worker") as lake:
+        if location is not None or unset:
+            lake.set_warehouse(location)
+        current = lake.warehouse
+    if as_json:
+        show_json({"warehouse": current})
+    else:
+        say(current or "There is no warehouse: a table needs a location of its own.")
+
+
 def rebuild(
     catalog: Catalog,
     table: TableName,

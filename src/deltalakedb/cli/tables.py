@@ -69,6 +69,7 @@ def register(app: typer.Typer) -> None:
             "create",
             (
                 "create sales.orders data/orders 'id long, day date' --partition-by day",
+                "create sales.orders 'id long, day date'",
                 "create sales.orders s3://bucket/orders file.parquet",
             ),
         ),
@@ -110,19 +111,21 @@ def create(
         str, typer.Argument(metavar="TABLE", help="The name of the table, e.g. sales.orders.")
     ],
     location: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="LOCATION", help="Where its files go: a folder or an object store prefix."
+            metavar="[LOCATION]",
+            help="Where its files go: a folder or an object store prefix; its place in the "
+            "warehouse, if left out.",
         ),
-    ],
+    ] = None,
     schema: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="SCHEMA",
             help="Its columns: 'id long, day date', Delta schema JSON, a file with that JSON, or a "
             "Parquet file to take them from.",
         ),
-    ],
+    ] = None,
     *,
     partition_by: Annotated[
         list[str] | None,
@@ -132,6 +135,10 @@ def create(
         list[str] | None,
         typer.Option(metavar="COLUMN", help="A clustering column; may be repeated."),
     ] = None,
+    if_not_exists: Annotated[
+        bool,
+        typer.Option("--if-not-exists", help="Accept a table of that name that is the same."),
+    ] = False,
     properties: Annotated[
         list[str] | None,
         typer.Option("--property", metavar="NAME=VALUE", help="A property; may be repeated."),
@@ -150,6 +157,11 @@ def create(
                 f"{pair!r} has no value; write NAME=VALUE", param_hint="--property"
             )
         values[name] = value
+    if schema is None:
+        # Of two arguments, the last one is the schema.
+        location, schema = None, location
+    if schema is None:
+        raise typer.BadParameter("it is missing", param_hint="SCHEMA")
     columns = read_schema(schema)
     with open_lake(catalog, storage_option, new=True) as lake:
         created = lake.create_table(
@@ -159,6 +171,7 @@ def create(
             partition_by=partition_by or (),
             cluster_by=cluster_by or (),
             properties=values,
+            if_not_exists=if_not_exists,
         )
         _print_snapshot(created.snapshot(), created.name, created.location, as_json=as_json)
 
@@ -222,11 +235,13 @@ def clone(
         str, typer.Argument(metavar="TABLE", help="The name of the clone, e.g. sales.trial.")
     ],
     location: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="LOCATION", help="Where the clone goes: a folder or an object store prefix."
+            metavar="[LOCATION]",
+            help="Where the clone goes: a folder or an object store prefix; its place in the "
+            "warehouse, if left out.",
         ),
-    ],
+    ] = None,
     *,
     version: Version = None,
     timestamp: Timestamp = None,

@@ -12,25 +12,13 @@ Guarantees:
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from deltalakedb.actions import (
-    Action,
-    AddFile,
-    CommitInfo,
-    RemoveFile,
-    UnknownAction,
-    parse_commit,
-)
-from deltalakedb.actions.features import FEATURES, check_readable, required_features
-from deltalakedb.actions.file_paths import spellings
 from deltalakedb.deltalog.fetch import Spool
 from deltalakedb.deltalog.listing import LogFile, sort_log
 from deltalakedb.deltalog.names import LOG, commit_key
-from deltalakedb.deltalog.replay import file_id
 from deltalakedb.errors import (
     AdoptionRefusedError,
     CommitOutcomeUnknownError,
@@ -38,25 +26,17 @@ from deltalakedb.errors import (
     Fix,
     ObjectNotFoundError,
 )
-from deltalakedb.store import Payload, VersionRecord, account
+from deltalakedb.store import VersionRecord
 from deltalakedb.store import mirror as queue
 from deltalakedb.store.table_lookup import not_registered
-from deltalakedb.transaction.attempt import Summary
 from deltalakedb.transaction.commit import TableState, load_state
-from deltalakedb.transaction.rules import (
-    CONSTRAINT_RULES,
-    check_live_files,
-    table_rules,
-    validate_commit,
-)
-from deltalakedb.transaction.rules_files import check_places
+from deltalakedb.transaction.foreign import ForeignCommit, record_foreign
 
 if TYPE_CHECKING:
     from deltalakedb.storage import Storage
     from deltalakedb.store import Counts, Store, TableRecord
     from deltalakedb.store.dialect import Session
 
-_ROW_TRACKING: Final = "rowTracking"
 _OTHERWISE: Final = (
     f"To continue with the log as it is, drop the table with {Fix('lake.drop_table', ...)} and "
     f"import it again with {Fix('lake.import_table', ...)}. If the commit is not needed, move it "
@@ -89,18 +69,6 @@ class Adopted:
     def to_dict(self) -> dict[str, Any]:
         """The values as JSON has them."""
         return {**asdict(self), "versions": [asdict(version) for version in self.versions]}
-
-
-@dataclass(frozen=True, slots=True)
-class _ForeignCommit:
-    """A foreign commit file, and its bytes."""
-
-    file: LogFile
-    data: bytes
-
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(self.data).hexdigest()
 
 
 def adopt(store: Store, storage: Storage, table: TableRecord) -> tuple[Adopted, TableState | None]:
@@ -215,9 +183,20 @@ def _adopt_all(
     done: list[AdoptedVersion] = []
     state = load_state(store, session, table.table_id, files[0].version - 1)
     for file in files:
-        foreign = _ForeignCommit(file, spool.get(file.key))
+        foreign = ForeignCommit(file.version, spool.get(file.key), file.key)
+        if not store.advance_head(session, table.table_id, expected=file.version - 1):
+            raise AdoptionRefusedError("The head moved while it was held", fix="Try again")
         try:
-            adopted, state = _adopt_one(store, session, table, foreign, state)
+            record, state = record_foreign(
+                store,
+                session,
+                table,
+                foreign,
+                state,
+                time=max(file.modified_ms, state.committed_at + 1),
+                committer=foreign.user,
+                published=True,
+            )
         except AdoptionRefusedError:
             raise
         except DeltaLakeDbError as error:
@@ -226,67 +205,17 @@ def _adopt_all(
                 why=error.why,
                 fix=f"{_OTHERWISE}. Nothing was adopted",
             ) from error
-        done.append(adopted)
+        done.append(_adopted_version(foreign, record, record.counts))
     return done, state
 
 
-def _adopt_one(
-    store: Store, session: Session, table: TableRecord, foreign: _ForeignCommit, state: TableState
-) -> tuple[AdoptedVersion, TableState]:
-    parsed = parse_commit(foreign.data, file=foreign.file.key)
-    live, actions = _with_live_paths(store, session, table, parsed)
-    summary = Summary(action for action in actions if not isinstance(action, UnknownAction))
-    _check_rules(summary, actions, live, state)
-    check_places(summary.adds, summary.removes, table)
-    after_metadata = summary.metadata or state.metadata
-    after_protocol = summary.protocol or state.protocol
-    rules = table_rules(after_metadata, after_protocol)
-    committed_at = _time(foreign, parsed, summary, state, in_commit=rules.in_commit_timestamps)
-    info = summary.commit_info
-    counts, closing = account(state.counts, actions, live)
-    version = foreign.file.version
-    now = store.clock.now_ms()
-    record = VersionRecord(
-        table.table_id,
-        version,
-        committed_at,
-        now,
-        _user(info),
-        info,
-        counts=counts,
-    )
-    if not store.advance_head(session, table.table_id, expected=version - 1):
-        raise AdoptionRefusedError("The head moved while it was held", fix="Try again")
-    store.append_version(
-        session,
-        record,
-        actions,
-        payload=Payload(foreign.data, foreign.digest),
-        closing=closing,
-        plan=rules.plan,
-        published=True,
-    )
-    if summary.metadata is not None or summary.protocol is not None:
-        store.update_table(
-            session,
-            table.table_id,
-            protocol=after_protocol,
-            metadata=after_metadata,
-            updated_at=now,
-        )
-    after = state.after(
-        version, committed_at, counts, metadata=summary.metadata, protocol=summary.protocol
-    )
-    return _adopted_version(foreign, record, counts), after
-
-
 def _adopted_version(
-    foreign: _ForeignCommit, record: VersionRecord, counts: Counts
+    foreign: ForeignCommit, record: VersionRecord, counts: Counts
 ) -> AdoptedVersion:
     info = record.commit_info
     return AdoptedVersion(
         version=record.version,
-        key=foreign.file.key,
+        key=foreign.name,
         operation=info.operation if info is not None else None,
         committed_at=record.committed_at,
         num_adds=counts.num_adds,
@@ -296,95 +225,6 @@ def _adopted_version(
     )
 
 
-def _with_live_paths(
-    store: Store, session: Session, table: TableRecord, actions: Sequence[Action]
-) -> tuple[dict[tuple[str, str], int], list[Action]]:
-    """The live files that a commit touches, and its actions with the paths of those.
-
-    The catalog compares paths as text; another writer may percent-encode more, or less.
-    """
-    paths = [action.path for action in actions if isinstance(action, (AddFile, RemoveFile))]
-    live = store.live_among(
-        session, table.table_id, [way for path in paths for way in spellings(path)]
-    )
-    live_paths = {file_id(path, dv_id): path for path, dv_id in live}
-    respelled: list[Action] = []
-    for action in actions:
-        if isinstance(action, (AddFile, RemoveFile)):
-            path = live_paths.get(file_id(action.path, action.dv_id), action.path)
-            respelled.append(action if path == action.path else replace(action, path=path))
-        else:
-            respelled.append(action)
-    touched = {a.path for a in respelled if isinstance(a, (AddFile, RemoveFile))}
-    return {key: size for key, size in live.items() if key[0] in touched}, respelled
-
-
-# --- rules --------------------------------------------------------------------------------
-
-
-def _check_rules(
-    summary: Summary,
-    actions: Sequence[Action],
-    live: dict[tuple[str, str], int],
-    state: TableState,
-) -> None:
-    protocol = summary.protocol or state.protocol
-    check_readable(protocol)
-    # The foreign writer is responsible for what the protocol demands of writers.
-    honoured = {*required_features(protocol), *CONSTRAINT_RULES, *FEATURES}
-    gone = sum((remove.path, remove.dv_id) in live for remove in summary.removes)
-    validate_commit(
-        summary,
-        metadata=state.metadata,
-        protocol=state.protocol,
-        replaces_all=gone == state.counts.live_files,
-        allow_feature_drop=True,
-        enforced=honoured,
-    )
-    check_live_files(actions, live)
-    if _ROW_TRACKING in required_features(protocol):
-        for add in summary.adds:
-            if add.base_row_id is None or add.default_row_commit_version is None:
-                raise AdoptionRefusedError(
-                    f"The file {add.path!r} has no row ids",
-                    why="the table tracks rows, and the foreign writer does not",
-                    fix=_OTHERWISE,
-                )
-
-
-def _time(
-    foreign: _ForeignCommit,
-    actions: Sequence[Action],
-    summary: Summary,
-    state: TableState,
-    *,
-    in_commit: bool,
-) -> int:
-    if not in_commit:
-        return max(foreign.file.modified_ms, state.committed_at + 1)
-    info = summary.commit_info
-    time = None if info is None else info.in_commit_timestamp
-    if time is None or not isinstance(actions[0], CommitInfo):
-        why = "its first line is not a commitInfo with an inCommitTimestamp"
-    elif time <= state.committed_at:
-        why = (
-            f"its inCommitTimestamp is {time}, and that of the version before it is "
-            f"{state.committed_at}"
-        )
-    else:
-        return time
-    raise AdoptionRefusedError(
-        f"{foreign.file.key} cannot be adopted: it breaks the in-commit timestamps of the table",
-        why=why,
-        fix=f"{_OTHERWISE}. Nothing was adopted",
-    )
-
-
-def _user(info: CommitInfo | None) -> str | None:
-    name = None if info is None else info.fields.get("userName")
-    return name if isinstance(name, str) else None
-
-
 def _committed(
     store: Store, table: TableRecord, spool: Spool, files: Sequence[LogFile]
 ) -> list[AdoptedVersion]:
@@ -392,7 +232,7 @@ def _committed(
     done: list[AdoptedVersion] = []
     with store.read() as session:
         for file in files:
-            foreign = _ForeignCommit(file, spool.get(file.key))
+            foreign = ForeignCommit(file.version, spool.get(file.key), file.key)
             record = store.version(session, table.table_id, file.version)
             row = session.one("mirror_digest", table_id=table.table_id, version=file.version)
             if record is None or row is None or row[0] != foreign.digest:

@@ -13,7 +13,9 @@ from deltalakedb.arguments import require_text
 from deltalakedb.errors import (
     DeltaLakeDbError,
     Fix,
+    ForeignCommitError,
     InvalidArgumentError,
+    NotPublishedError,
     StorageError,
     TableDriftedError,
     TableNotFoundError,
@@ -26,6 +28,8 @@ from deltalakedb.mirror.upkeep import Upkeep
 from deltalakedb.mirror.worker import CONCURRENCY, Worker
 from deltalakedb.storage import check_process
 from deltalakedb.store import mirror as queue
+from deltalakedb.store.table_lookup import not_registered
+from deltalakedb.store.versions import is_published
 from deltalakedb.telemetry import warning
 
 if TYPE_CHECKING:
@@ -102,7 +106,8 @@ class Mirror:
         self._drift_check = DriftCheck(store, Storages(store.storage_options, patient=False))
         self._store = store
         self._schedule = schedule
-        self._inline = InlineMirror(store, schedule=schedule) if mode == "inline" else None
+        self._direct = InlineMirror(store, schedule=schedule)
+        self._inline = self._direct if mode == "inline" else None
 
     @contextmanager
     def committing(self, tables: Sequence[tuple[TableRecord, int | None]]) -> Iterator[None]:
@@ -134,15 +139,36 @@ class Mirror:
         for table, state in versions:
             self._inline.after_commit(table, None if state is None else state.version)
 
+    def check_log(self, table: TableRecord, version: int) -> None:
+        """TableDriftedError where the log has a commit after a version that the catalog lacks."""
+        self._drift_check.check(table, version)
+
+    def publish(self, table: TableRecord, version: int) -> None:
+        """Publish a version and those before it, in either mode; NotPublishedError if that fails.
+
+        No checkpoint follows: the caller, or the engine behind it, makes those that are due.
+        """
+        check_process(table.location)
+        self._direct.publish(table, version)
+
+    def publish_all(self, table: TableRecord) -> int:
+        """Publish all versions, in either mode; returns the newest one, which is in the log then."""
+        with self._store.read() as session:
+            head = self._store.head(session, table.table_id)
+            if head is None:
+                raise not_registered(session, table)
+            behind = queue.backlog_size(session, table.table_id) > 0
+        if behind:
+            self.publish(table, head)
+        return head
+
     def drain(self) -> None:
         """Wait for the checkpoints and checksums that this process has begun."""
-        if self._inline is not None:
-            self._inline.drain()
+        self._direct.drain()
 
     def close(self) -> None:
         """Wait for the publishing and upkeep that are due; other processes do the retries."""
-        if self._inline is not None:
-            self._inline.close()
+        self._direct.close()
 
     # --- publishing -----------------------------------------------------------------------
 
@@ -306,7 +332,9 @@ class InlineMirror:
         """Publish a version and those before it, for a few seconds at most; never raises."""
         self._attempt(table, lambda: self._publish_in_turn(table, version))
 
-    def _publish_in_turn(self, table: TableRecord, version: int | None) -> Published | None:
+    def _publish_in_turn(
+        self, table: TableRecord, version: int | None, *, force: bool = False
+    ) -> Published | None:
         """The result of publishing; None where another process has published the version."""
         dialect = self._store.dialect
         end = time.monotonic() + _TURN_SECONDS
@@ -314,11 +342,31 @@ class InlineMirror:
             with dialect.turn(table.table_id, "publish") as turn:
                 if turn is not None:
                     return self._publisher.publish(
-                        table, go_on=_for_seconds(), until=version, session=turn.session
+                        table,
+                        force=force,
+                        go_on=_for_seconds(),
+                        until=version,
+                        session=turn.session,
                     )
             if dialect.wait_for_publisher(table.table_id, version, seconds):
                 return None
-        return self._publisher.publish(table, go_on=_for_seconds())
+        return self._publisher.publish(table, force=force, go_on=_for_seconds())
+
+    def publish(self, table: TableRecord, version: int) -> None:
+        """Publish a version and those before it; NotPublishedError where it is not then."""
+        published = self._publish_in_turn(table, version, force=True)
+        with self._store.read() as session:
+            if is_published(session, table.table_id, version):
+                return
+        error = None if published is None else published.error
+        if isinstance(error, ForeignCommitError):
+            raise error
+        outcome = "another process publishes it" if published is None else published.outcome.value
+        raise NotPublishedError(
+            f"Version {version} of table {table.name!r} is not in _delta_log yet",
+            why=str(error) if error is not None else outcome,
+            fix=f"Try again. {Fix('lake.mirror.status')} shows the state of the table",
+        ) from error
 
     def _attempt(self, table: TableRecord, publish: Callable[[], Published | None]) -> None:
         try:

@@ -13,7 +13,6 @@ Guarantees:
 
 from __future__ import annotations
 
-import hmac
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,7 +40,9 @@ from deltalakedb.errors import (
     TableNotFoundError,
 )
 from deltalakedb.service import pages, resources
+from deltalakedb.service.access import Access, RefusedError, Scope, Token, bearer
 from deltalakedb.service.answers import Failure, to_json
+from deltalakedb.service.commits import PREFIX, delta_routes, engine_failure
 from deltalakedb.service.metrics import check_sources
 from deltalakedb.service.openapi import openapi
 from deltalakedb.service.pages import PAGES, Page
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
 
 FORM: Final = "application/x-www-form-urlencoded"
 LARGEST_BODY: Final = 8_192
-SHORTEST_TOKEN: Final = 16
 WORKERS: int = 32
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; "
@@ -71,22 +71,21 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def application(
-    lake: Lake, *, token: str | None = None, sources: Sequence[str] = (), names: Sequence[str] = ()
+    lake: Lake,
+    *,
+    token: str | None = None,
+    tokens: Sequence[Token] = (),
+    sources: Sequence[str] = (),
+    names: Sequence[str] = (),
 ) -> Starlette:
     """The application over a lake, for any ASGI server.
 
-    Without `token` it changes nothing. `sources` are URLs of metrics of other processes. `names`
-    are host names that it answers to, beside localhost and addresses.
+    `token` may do everything, and each of `tokens` what its scope allows; without any the
+    application changes nothing. `sources` are URLs of metrics of other processes. `names` are host
+    names that it answers to, beside localhost and addresses.
     """
-    if token is not None and len(token) < SHORTEST_TOKEN:
-        raise ConfigurationError(
-            f"The token is shorter than {SHORTEST_TOKEN} characters",
-            why="It could be guessed",
-            fix="Make one: python -c 'import secrets; print(secrets.token_urlsafe())'",
-        )
-    service = Service(
-        Catalog(lake, check_sources(sources), changeable=token is not None), Access(token)
-    )
+    access = Access([*([] if token is None else [Token(token)]), *tokens])
+    service = Service(Catalog(lake, check_sources(sources), changeable=access.is_open), access)
     known = frozenset({"localhost", *(name.lower() for name in names)})
     app = Starlette(
         routes=routes(service),
@@ -106,8 +105,7 @@ def application(
 class OperationsPage(Server):
     """The application, served for the length of a block. It binds to loopback by default.
 
-    Without `token` it changes nothing. `sources` are URLs of metrics of other processes. `names`
-    are host names that it answers to, beside localhost and addresses: a proxy's.
+    The options are those of `application`, and the certificate and key files of TLS.
     """
 
     def __init__(
@@ -117,11 +115,13 @@ class OperationsPage(Server):
         port: int = 0,
         host: str = "127.0.0.1",
         token: str | None = None,
+        tokens: Sequence[Token] = (),
         sources: Sequence[str] = (),
         names: Sequence[str] = (),
+        tls: tuple[str, str] | None = None,
     ) -> None:
-        app = application(lake, token=token, sources=sources, names=(host, *names))
-        super().__init__("The operations page", app, host=host, port=port)
+        app = application(lake, token=token, tokens=tokens, sources=sources, names=(host, *names))
+        super().__init__("The operations page", app, host=host, port=port, tls=tls)
 
 
 # --- routes -------------------------------------------------------------------------------
@@ -135,6 +135,10 @@ class Service:
     access: Access
     workers: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(WORKERS))
 
+    async def body(self, request: Request, largest: int) -> bytes:
+        """The body of a request, which has at most so many bytes."""
+        return await _body(request, largest)
+
     async def work(self, work: Work, request: Request) -> Response:
         """Run blocking work in a thread; a server that shuts down does not wait for it."""
         return await to_thread.run_sync(work, request, abandon_on_cancel=True, limiter=self.workers)
@@ -145,6 +149,7 @@ def routes(service: Service) -> list[Route]:
     return [
         *(Route(page.path, _shows(service, _page(service, page))) for page in PAGES),
         *(_resource(service, resource) for resource in RESOURCES.values()),
+        *delta_routes(service),
         Route("/retry", _retry_form(service), methods=["POST"]),
         Route("/metrics", _shows(service, _metrics(service))),
         Route("/style.css", _style),
@@ -171,8 +176,7 @@ def _resource(service: Service, resource: Resource) -> Route:
     async def change(request: Request) -> Response:
         await _body(request)
         _check_origin(request)
-        scheme, _, credentials = request.headers.get("Authorization", "").partition(" ")
-        service.access.check(credentials.strip() if scheme.lower() == "bearer" else "")
+        service.access.check(bearer(request.headers.get("Authorization", "")), Scope.ADMINISTER)
         return await service.work(work, request)
 
     if resource.changes:
@@ -190,7 +194,7 @@ def _retry_form(service: Service) -> Endpoint:
         if kind != FORM:
             raise RefusedError(415, "This is no form", fix=f"Send it as {FORM}")
         fields = _fields(body)
-        service.access.check(fields.pop("token", ""))
+        service.access.check(fields.pop("token", ""), Scope.ADMINISTER)
         if set(fields) != {"name"} or not fields["name"] or "\0" in fields["name"]:
             raise RefusedError(400, "The form must have a name and a token")
         return await service.work(
@@ -226,47 +230,6 @@ def _release() -> str:
 # --- requests -----------------------------------------------------------------------------
 
 
-class RefusedError(DeltaLakeDbError):
-    """A request that is refused with a status of its own."""
-
-    def __init__(
-        self,
-        status: int,
-        what: str,
-        *,
-        why: str = "",
-        fix: str = "",
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(what, why=why, fix=fix)
-        self.status = status
-        self.headers = headers or {}
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """The token that a request needs to change anything; None allows no changes."""
-
-    token: str | None = field(repr=False)
-
-    def check(self, sent: str) -> None:
-        """RefusedError unless `sent` is the token."""
-        if self.token is None:
-            raise RefusedError(
-                403,
-                "This server is read-only",
-                why="It was started without a token",
-                fix="Start it with --token, or DELTALAKEDB_TOKEN in its environment",
-            )
-        if not hmac.compare_digest(sent.encode("utf-8", "replace"), self.token.encode()):
-            raise RefusedError(
-                401,
-                "The token is missing or wrong",
-                fix="Send the one that the server was started with",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
-
-
 def _check_origin(request: Request) -> None:
     """Refuse a request that a page of another site makes a browser send."""
     host = request.headers.get("Host", "").lower()
@@ -284,23 +247,25 @@ def _query(request: Request) -> str:
     return query.decode("latin-1")
 
 
-async def _body(request: Request) -> bytes:
+async def _body(request: Request, largest: int = LARGEST_BODY) -> bytes:
     length = request.headers.get("Content-Length", "0")
-    body = b""
-    if not length.isdecimal() or int(length) > LARGEST_BODY:
-        raise _too_large()
+    if not length.isdecimal() or int(length) > largest:
+        raise _too_large(largest)
+    parts: list[bytes] = []
+    size = 0
     async for part in request.stream():
-        body += part
-        if len(body) > LARGEST_BODY:
-            raise _too_large()
-    return body
+        parts.append(part)
+        size += len(part)
+        if size > largest:
+            raise _too_large(largest)
+    return b"".join(parts)
 
 
-def _too_large() -> RefusedError:
+def _too_large(largest: int) -> RefusedError:
     return RefusedError(
         413,
         "The request is too large",
-        why=f"A body has at most {LARGEST_BODY:,} bytes",
+        why=f"A body has at most {largest:,} bytes",
         headers={"Connection": "close"},
     )
 
@@ -343,6 +308,8 @@ async def _failed(request: Request, error: Exception) -> Response:
     if not isinstance(error, DeltaLakeDbError):
         error = DeltaLakeDbError("Something went wrong here", fix="See the log of this server")
     headers = error.headers if isinstance(error, RefusedError) else None
+    if request.url.path.startswith(f"{PREFIX}/"):
+        return _json(engine_failure(error, status), status, headers)
     if request.url.path.startswith("/api/"):
         texts = map(as_commands, (str(error), error.what, error.why, error.fix))
         return _json(Failure(*texts), status, headers)

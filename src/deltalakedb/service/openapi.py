@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from deltalakedb.service.answers import Failure
+from deltalakedb.service.commits import ANSWERS, ROUTES, EngineFailure, EngineRoute
 from deltalakedb.service.parameters import LARGEST_PAGE, PAGE, Parameter
 from deltalakedb.service.resources import RESOURCES, Resource
 
@@ -42,6 +43,15 @@ _UNITS: Final[Mapping[str, str]] = {
     "next": "The cursor of the next page; null at the end.",
 }
 _PAGE: Final[Schema] = {"text/html; charset=utf-8": {"schema": {"type": "string"}}}
+_ENGINE_REFUSALS: Final[Mapping[int, str]] = {
+    403: "The token has a smaller scope.",
+    404: "The table is not of this lake (code `unknown-table`).",
+    409: "Another commit is that version (code `conflict`), or another table has that name.",
+    410: "The commit file of a version is not in the log any more.",
+    422: "The commit breaks a rule, which `rule` names; nothing was written.",
+    423: "The log has commits of other writers, or the table has unpublished ones.",
+    503: "The catalog or the object store does not answer: repeat the request.",
+}
 _REFUSALS: Final[Mapping[int, str]] = {
     400: "A parameter is missing, unknown or wrong.",
     401: "The token is missing or wrong.",
@@ -62,6 +72,7 @@ def openapi(version: str) -> Schema:
     components: dict[str, Schema] = {}
     schema_of(Failure, components)
     paths = {path: _path(resource, components) for path, resource in RESOURCES.items()}
+    paths |= {route.path: _engine_path(route, components) for route in ROUTES}
     paths["/metrics"] = {"get": _metrics()}
     paths["/retry"] = {"post": _form()}
     return {
@@ -146,6 +157,45 @@ def _path(resource: Resource, components: dict[str, Schema]) -> Schema:
     if resource.changes:
         operation["security"] = [{"token": []}]
     return {"post" if resource.changes else "get": operation}
+
+
+def _engine_path(route: EngineRoute, components: dict[str, Schema]) -> Schema:
+    """A route for engines: each needs a token, and its errors have a code."""
+    answer = {"schema": schema_of(route.answers_with, components)}
+    failure = {"schema": schema_of(EngineFailure, components)}
+    statuses = sorted({400, 401, 403, 405, 413, 421, 500, *(status for _, status, _ in ANSWERS)})
+    schemas: dict[str, Schema] = {"version": {"type": "integer", "format": "int64", "minimum": 0}}
+    operation: Schema = {
+        "operationId": f"delta_{route.path.rpartition('/')[2]}",
+        "summary": route.description,
+        "security": [{"token": []}],
+        "parameters": [
+            {
+                "name": name,
+                "in": "query",
+                "required": True,
+                "schema": schemas.get(name, {"type": "string", "minLength": 1}),
+            }
+            for name in route.parameters
+        ],
+        "responses": {
+            "200": {"description": "The answer.", "content": {"application/json": answer}},
+            **{
+                str(one): _refusal(
+                    one,
+                    _ENGINE_REFUSALS.get(one) or _REFUSALS[one],
+                    {"application/json": failure},
+                )
+                for one in statuses
+            },
+        },
+    }
+    if route.largest_body:
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
+        }
+    return {route.method.lower(): operation}
 
 
 def _metrics() -> Schema:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deltalakedb.spark.api.sql import register
     from deltalakedb.spark.api.table import DeltaTable
+    from deltalakedb.spark.delta.configure import attach, configure
     from deltalakedb.spark.source.native_format import disable, enable
 
-__all__ = ["DeltaTable", "disable", "enable", "register"]
+__all__ = ["DeltaTable", "attach", "configure", "disable", "enable", "register"]
 
 
 def __getattr__(name: str) -> Any:
@@ -25,6 +26,10 @@ def __getattr__(name: str) -> Any:
         from deltalakedb.spark.api.sql import register
 
         return register
+    if name in ("attach", "configure"):
+        from deltalakedb.spark.delta import configure as module
+
+        return getattr(module, name)
     if name in ("disable", "enable"):
         from deltalakedb.spark.source import native_format
 

@@ -13,7 +13,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from deltalakedb.errors import DeltaLakeDbError
+from deltalakedb.errors import ConfigurationError, DeltaLakeDbError
+from deltalakedb.lake import Lake
+from deltalakedb.spark.delta.configure import configure
+from deltalakedb.spark.delta.statements import broken_statements
 from deltalakedb.spark.io.spark_internals import broken_internals, hadoop_version, has_file_system
 from deltalakedb.spark.java import java_home
 
@@ -24,7 +27,7 @@ def probe(folder: Path) -> dict[str, Any]:
 
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    session: Any = (
+    builder: Any = (
         SparkSession.builder.master("local[1]")
         .appName("deltalakedb-doctor")
         .config("spark.log.level", "ERROR")
@@ -34,8 +37,15 @@ def probe(folder: Path) -> dict[str, Any]:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.local.dir", str(folder / "local"))
-        .getOrCreate()
     )
+    delta: dict[str, Any] = {}
+    try:
+        warehouse = str(folder / "warehouse")
+        lake = Lake.connect(f"sqlite:///{folder}/lake.db", warehouse=warehouse)
+        builder = configure(builder, lake)
+    except ConfigurationError as missing:
+        delta = {"missing": missing.what, "fix": str(missing.fix)}
+    session = builder.getOrCreate()
     try:
         return {
             "spark": session.version,
@@ -43,6 +53,7 @@ def probe(folder: Path) -> dict[str, Any]:
             "hadoop": hadoop_version(session),
             "s3a": has_file_system(session, "s3a"),
             "broken": broken_internals(session),
+            "delta": delta or {"broken": broken_statements(session)},
         }
     finally:
         session.stop()

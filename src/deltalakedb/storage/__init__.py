@@ -26,6 +26,7 @@ from deltalakedb.storage.storage import (
     open_object_store,
     open_storage,
 )
+from deltalakedb.storage.warehouse import name_of, place_of, warehouse_location
 
 __all__ = [
     "ObjectInfo",
@@ -34,9 +35,12 @@ __all__ = [
     "check_process",
     "delete_leftovers",
     "local_path",
+    "name_of",
     "normalise_location",
     "open_object_store",
     "open_storage",
+    "place_of",
     "root_locations",
     "table_location",
+    "warehouse_location",
 ]

@@ -141,6 +141,9 @@ IMPORT_STAGES = _relation(
     "created_at:int",
 )
 
+SETTINGS = _relation("dl_settings", "key:text value:text updated_at:int")
+"""Of the catalog itself; its rows belong to no table."""
+
 ACTION_RELATIONS = (
     PROTOCOL_UPDATES,
     METADATA_UPDATES,
@@ -168,3 +171,4 @@ RELATIONS = (
     EXPORTED_TABLES,
     IMPORT_STAGES,
 )
+"""The relations of tables: each row belongs to one, by its `table_id`."""

@@ -56,7 +56,10 @@ class Rights:
                 f"run `{MAKE_ROLES}` and GRANT {WRITER}, {MIRROR} TO {_quoted(self.user)}; if not, "
                 "connect as a role that may create tables"
             )
-        whole = f"Dropping, exporting, expiring and migrating take its owner, {self.owner}"
+        whole = (
+            "Dropping, exporting, expiring, setting the warehouse and migrating take its owner, "
+            f"{self.owner}"
+        )
         if not self.reads:
             return (
                 f"To read, {self.grant(READER)}. To commit and publish too, grant "

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from deltalakedb.arguments import require_text
 from deltalakedb.errors import (
+    AmbiguousTableError,
     ConfigurationError,
     Fix,
     InvalidArgumentError,
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from deltalakedb.store import Store
     from deltalakedb.store.dialect import Row, Session
     from deltalakedb.store.rows import TableRecord
+
+_DEFAULT: Final = "default"
+"""The schema of Spark that the catalog has no word for."""
 
 
 def find_table(store: Store, session: Session, name: object) -> TableRecord:
@@ -43,6 +48,38 @@ def find_table(store: Store, session: Session, name: object) -> TableRecord:
             fix=f"Did you mean {close!r}?" if close else f"See {Fix('lake.tables')}",
         )
     return table
+
+
+def find_table_by_spark_name(store: Store, session: Session, name: str) -> TableRecord | None:
+    """Return the table that Spark calls `name`; None if there is none.
+
+    - Spark's `default.orders`, or `orders` alone, is the table `orders` or `default.orders`.
+    - The exact name precedes names that differ from it in case. Of two that are left, neither is
+      taken: AmbiguousTableError.
+    - Spark has no name for a table with more than one dot in its own.
+    """
+    require_text("name", name)
+    schema, dot, table = name.rpartition(".")
+    if "." in schema or (dot and not (schema and table)):
+        return None
+    wanted = [name]
+    if not dot or schema.lower() == _DEFAULT:
+        wanted = [table, f"{_DEFAULT}.{table}"]
+    same = [record for one in wanted if (record := store.table_by_name(session, one)) is not None]
+    if not same:
+        lowered = {one.lower() for one in wanted}
+        names = [session.decode_text(row[0]) for row in session.run("table_names")]
+        alike = [store.table_by_name(session, one) for one in names if one.lower() in lowered]
+        same = [record for record in alike if record is not None]
+    if len(same) > 1:
+        names = sorted(record.name for record in same)
+        raise AmbiguousTableError(
+            f"Spark's name {name!r} is that of {len(same)} tables: {', '.join(map(repr, names))}",
+            why="Spark compares names without case, and a table without a schema is in its "
+            f"schema {_DEFAULT!r}",
+            fix=f"Rename all but one of them: {Fix('lake.table', names[0])} and its method rename",
+        )
+    return same[0] if same else None
 
 
 def as_location(name: str) -> str | None:

@@ -214,6 +214,10 @@ class Committer:
                 subscriber(versions)
         return done
 
+    def saw(self, table_id: str, version: int) -> None:
+        """Remember a version of another writer, which the catalog must not lose."""
+        self._newest[table_id] = version
+
     def discard(self, commits: Iterable[Commit]) -> None:
         """Delete the staged files of commits that never will be."""
         for one in commits:

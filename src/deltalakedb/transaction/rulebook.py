@@ -12,6 +12,8 @@ class Rule(Enum):
 
     FIRST_VERSION = "first-version"
     """The commit that creates a table contains its protocol and metaData."""
+    NOT_EMPTY = "not-empty"
+    """The bytes of a commit hold an action."""
     ONE_METADATA = "one-metadata"
     """A commit contains at most one metaData."""
     ONE_PROTOCOL = "one-protocol"
@@ -56,6 +58,10 @@ class Rule(Enum):
     """A file has a value of the right type for each partition column, and for nothing else."""
     CHANGE_DATA = "change-data"
     """cdc files lie under `_change_data/`, change no data, and need delta.enableChangeDataFeed."""
+    IN_COMMIT_TIMESTAMP = "in-commit-timestamp"
+    """Where a table has in-commit timestamps, they strictly increase and agree with the clock."""
+    ONE_TRANSACTION = "one-version-per-transaction"
+    """The txnId of a commit is that of one version of a table."""
     ROW_TRACKING = "row-tracking"
     """A row id is assigned once, above the high-water mark."""
 

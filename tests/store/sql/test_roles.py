@@ -37,6 +37,7 @@ from deltalakedb.store.relations import (
     PAGE_TEXTS,
     PAGED_TABLES,
     RELATIONS,
+    SETTINGS,
     TABLES,
     VERSIONS,
 )
@@ -48,6 +49,7 @@ from deltalakedb.store.roles import (
     roles_down_script,
     roles_script,
 )
+from deltalakedb.store.settings import require_warehouse, write_warehouse
 
 from support.postgres_server import PostgresServer
 from support.store import commit, new_table
@@ -56,6 +58,7 @@ ROLES = ("reader", "writer", "mirror")
 LEDGER = (VERSIONS, *ACTION_RELATIONS)
 EVERYTHING = [
     *(relation.name for relation in RELATIONS),
+    SETTINGS.name,
     "dl_schema_migrations",
     "vw_latest_action_per_path",
     "vw_active_files",
@@ -477,7 +480,10 @@ def test_the_roles_hold_on_sharded_relations(catalog: Catalog, table_id: str) ->
 
 
 # Queries that only the owner of the schema runs: migrations.
-OWNERS = {"create_schema_migrations", "record_migration", "forget_migration"}
+OWNERS = {
+    *("create_schema_migrations", "record_migration", "forget_migration"),
+    *("add_setting", "write_setting", "delete_setting"),
+}
 
 
 def test_every_query_of_the_store_is_within_some_role(catalog: Catalog) -> None:
@@ -496,6 +502,19 @@ def test_every_query_of_the_store_is_within_some_role(catalog: Catalog) -> None:
         if not any(relation in GRANTED[role].get(verb, set()) for role in ROLES)
     ]
     assert lacking == []
+
+
+def test_only_the_owner_sets_the_warehouse(catalog: Catalog) -> None:
+    write_warehouse(catalog.owner, "s3://bucket/lake")
+    for role in (*ROLES, "both"):
+        store = catalog.login(role)
+        require_warehouse(store, "s3://bucket/lake")
+        for location in ("s3://bucket/other", None):
+            with pytest.raises(CatalogPermissionError, match=r"setting the warehouse|GRANT"):
+                write_warehouse(store, location)
+    write_warehouse(catalog.owner, None)
+    with pytest.raises(CatalogPermissionError):
+        require_warehouse(catalog.login("both"), "s3://bucket/lake")
 
 
 def test_taking_the_roles_back_leaves_nothing_of_them(postgres_server: PostgresServer) -> None:

@@ -22,6 +22,7 @@ from deltalakedb.store.relations import (
     PROTOCOL_UPDATES,
     RELATIONS,
     REMOVE_FILES,
+    SETTINGS,
     TXN_ACTIONS,
     VERSIONS,
     Kind,
@@ -146,7 +147,7 @@ def test_checks_are_as_documented(
 ) -> None:
     kinds = {
         (relation.name, column): kind
-        for relation in RELATIONS
+        for relation in (*RELATIONS, SETTINGS)
         for column, kind in zip(relation.columns, relation.kinds, strict=True)
     }
     for name, columns in live.tables.items():
@@ -233,7 +234,7 @@ def test_the_drawing_has_every_relation_with_its_key(page: dict[str, Section]) -
         said = {name for line in box.more for name in re.findall(r"\b[a-z]+(?:_[a-z]+)*", line)}
         assert said - {"unique"} <= columns, box.name
     linked = {name for link in script["LINKS"] for name in link[:2]}
-    assert linked == ledger
+    assert linked == ledger - {SETTINGS.name}
 
 
 def test_the_drawing_of_the_page_is_what_its_script_draws() -> None:
@@ -244,8 +245,9 @@ def test_the_drawing_of_the_page_is_what_its_script_draws() -> None:
 
 
 def test_relations_py_matches_the_live_columns_and_kinds(live: Description, engine: Engine) -> None:
-    assert {r.name for r in RELATIONS} == set(live.tables) - {"dl_schema_migrations"}
-    for relation in RELATIONS:
+    relations = (*RELATIONS, SETTINGS)
+    assert {r.name for r in relations} == set(live.tables) - {"dl_schema_migrations"}
+    for relation in relations:
         columns = live.tables[relation.name]
         assert relation.columns == tuple(c.name for c in columns)
         for column, kind in zip(columns, relation.kinds, strict=True):

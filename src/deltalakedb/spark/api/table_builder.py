@@ -150,10 +150,8 @@ class DeltaTableBuilder:
                 f"There is no table {self._table_name()!r} to replace",
                 fix="Use createOrReplace, or create",
             )
-        if self._location is None:
-            raise ConfigurationError("The table has no location", fix="Add .location('…')")
-        name, location = self._table_name(), self._location
-        return self._result(self._lake.create_table(name, location=location, **parts))
+        name = self._table_name()
+        return self._result(self._lake.create_table(name, location=self._location, **parts))
 
     def _table_name(self) -> str:
         if self._name is None and self._location is None:

@@ -41,6 +41,11 @@ def session_settings(spark: SparkSession) -> dict[str, str]:
     return dict(line.split(" -> ", 1) for line in lines if " -> " in line)
 
 
+def builder_settings(builder: SparkSession.Builder) -> dict[str, str]:
+    """The settings that a builder has so far."""
+    return {name: str(value) for name, value in builder._options.items()}  # type: ignore[attr-defined] # noqa: SLF001
+
+
 # --- the JVM and Hadoop -------------------------------------------------------------------
 # PySpark has no public API for either.
 
@@ -63,6 +68,14 @@ def has_file_system(spark: SparkSession, scheme: str) -> bool:
     except Py4JError:
         return False
     return True
+
+
+def set_hadoop_default(spark: SparkSession, values: Mapping[str, str]) -> None:
+    """Set values of Hadoop's configuration for all sessions, where none of them is set."""
+    settings = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
+    if all(settings.get(name) is None for name in values):
+        for name, value in values.items():
+            settings.set(name, value)
 
 
 def _jvm(spark: SparkSession) -> Any:

@@ -299,7 +299,7 @@ def _save(frame: DataFrame, state: WriterState, path: str | None) -> None:
                 lake.create_table_as(
                     options.table,
                     source,
-                    location=options.text("location") or "",
+                    location=options.text("location"),
                     schema=columns_of(frame.schema),
                     partition_by=partition_by,
                     cluster_by=cluster_by,

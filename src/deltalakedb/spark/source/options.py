@@ -509,7 +509,8 @@ def not_a_table_of_spark(what: str) -> UnsupportedFeatureError:
         why="It creates a table or view of Spark's own catalog, which Spark could not read or "
         "write correctly",
         fix='Write by df.write.format("deltalakedb").option("catalog", url).save("sales.orders"), '
-        'which creates a table if .option("location", …) is set; for SQL create a view: '
+        'which creates a table if .option("location", …) is set or the catalog has a warehouse; '
+        "for SQL create a view: "
         "deltalakedb.spark.register(spark, url), or "
         'spark.read.format("deltalakedb").option("catalog", url).load("sales.orders")'
         '.createOrReplaceTempView("orders")',

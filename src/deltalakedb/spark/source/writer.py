@@ -24,13 +24,19 @@ from pyspark.sql.types import StructType
 
 from deltalakedb.actions import AddFile
 from deltalakedb.actions.datatypes import schema_from_json, schema_to_json, with_nulls
-from deltalakedb.errors import ConfigurationError, DeltaLakeDbError, TableNotFoundError
+from deltalakedb.errors import (
+    ConfigurationError,
+    DeltaLakeDbError,
+    TableExportedError,
+    TableNotFoundError,
+)
 from deltalakedb.lake import Lake
 from deltalakedb.operations.append import RowPlan, appended, plan_rows
 from deltalakedb.operations.overwrite import check_overwrite, check_rearranges, overwritten
 from deltalakedb.spark.source.options import SourceOptions
 from deltalakedb.staging.stage import stage
 from deltalakedb.storage import normalise_location, open_storage, table_location
+from deltalakedb.store.table_lookup import as_location
 from deltalakedb.table import Table
 from deltalakedb.transaction.commit import state_of
 
@@ -152,10 +158,17 @@ def existing(lake: Lake, options: SourceOptions, *, create: bool = True) -> Tabl
     """The table; None if it does not exist and may be created."""
     try:
         return lake.table(options.table)
-    except TableNotFoundError:
-        if options.text("location") is None or not create:
-            raise
-        return None
+    except TableNotFoundError as missing:
+        if create and (options.text("location") is not None or _has_place(lake, options, missing)):
+            return None
+        raise
+
+
+def _has_place(lake: Lake, options: SourceOptions, missing: TableNotFoundError) -> bool:
+    """Whether a missing table can be created in the warehouse; an exported one still lies there."""
+    if isinstance(missing, TableExportedError) or as_location(options.table) is not None:
+        return False
+    return lake.warehouse is not None
 
 
 def _get_or_create(
@@ -170,7 +183,7 @@ def _get_or_create(
         return table
     return lake.create_table(
         options.table,
-        location=location or "",
+        location=location,
         schema=columns_of(schema),
         partition_by=partition_by,
         cluster_by=cluster_by,

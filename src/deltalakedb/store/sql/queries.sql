@@ -19,6 +19,21 @@ VALUES (:version, :name, :checksum, :applied_at);
 -- name: forget_migration
 DELETE FROM dl_schema_migrations WHERE version = :version;
 
+-- name: read_setting
+SELECT value FROM dl_settings WHERE key = :key;
+
+-- name: add_setting
+-- Of two that set it first, the later one changes nothing.
+INSERT INTO dl_settings (key, value, updated_at) VALUES (:key, :value, :updated_at)
+ON CONFLICT (key) DO NOTHING;
+
+-- name: write_setting
+INSERT INTO dl_settings (key, value, updated_at) VALUES (:key, :value, :updated_at)
+ON CONFLICT (key) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at;
+
+-- name: delete_setting
+DELETE FROM dl_settings WHERE key = :key;
+
 -- name: table_by_name
 SELECT table_id, name, location, protocol_min_reader, protocol_min_writer, properties,
        created_at, updated_at, plan, allowed_roots
@@ -48,6 +63,9 @@ FROM dl_tables WHERE table_id = :table_id;
 SELECT table_id, name, location, protocol_min_reader, protocol_min_writer, properties,
        created_at, updated_at, plan, allowed_roots
 FROM dl_tables ORDER BY name;
+
+-- name: table_names
+SELECT name FROM dl_tables ORDER BY name;
 
 -- name: update_table
 -- The registry repeats the newest protocol and properties, so that listing tables reads no ledger.

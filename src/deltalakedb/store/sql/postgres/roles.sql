@@ -8,7 +8,7 @@
 -- A writer that also publishes (mirror="inline", the default of connect()) needs both of the last two.
 -- DELETE is given on dl_active_files only, to the writer, because rebuilding that relation from the
 -- ledger empties it first. Dropping a table, expiring history and migrating delete or reshape history:
--- they stay with the owner of the schema.
+-- they stay with the owner of the schema. So do the settings of the catalog, such as its warehouse.
 --
 -- Run it as the owner of the schema, after every migration; running it again changes nothing. The
 -- first time it needs CREATEROLE, because roles belong to the whole server. Then, for each person
@@ -45,7 +45,7 @@ GRANT SELECT ON
     dl_remove_files, dl_cdc_files, dl_metadata_updates, dl_protocol_updates, dl_txn_actions,
     dl_domain_metadata, dl_other_actions, dl_active_files, dl_mirror_status, dl_mirror_tables,
     dl_file_pages, dl_page_columns, dl_page_texts, dl_paged_tables, dl_exported_tables, dl_import_stages,
-    vw_latest_action_per_path, vw_active_files, vw_ledger_intervals
+    dl_settings, vw_latest_action_per_path, vw_active_files, vw_ledger_intervals
 TO deltalakedb_reader, deltalakedb_writer, deltalakedb_mirror;
 
 GRANT INSERT ON

@@ -1,0 +1,143 @@
+package io.deltalakedb;
+
+import io.delta.storage.AzureLogStore;
+import io.delta.storage.CloseableIterator;
+import io.delta.storage.GCSLogStore;
+import io.delta.storage.HDFSLogStore;
+import io.delta.storage.LocalLogStore;
+import io.delta.storage.LogStore;
+import io.delta.storage.S3SingleDriverLogStore;
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.FileAlreadyExistsException;
+import java.util.ArrayList;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FileStatus;
+import org.apache.hadoop.fs.Path;
+
+/**
+ * A log store of Delta that lets a catalog decide which commit becomes a version.
+ *
+ * <ul>
+ *   <li>The catalog decides about its own tables only. For the others, and for files that are no
+ *       commits, this is Delta's own store of the scheme.
+ *   <li>No commit file is written because the service does not answer.
+ *   <li>A conflict is reported only if the file of the other commit is there. Delta looks for it,
+ *       and would try the same version again without end.
+ * </ul>
+ */
+public final class CatalogLogStore extends LogStore {
+  private static final Pattern COMMIT = Pattern.compile("([0-9]{20})\\.json");
+  private static final String LOG = "_delta_log";
+
+  private final Map<String, LogStore> stores = new ConcurrentHashMap<>();
+
+  public CatalogLogStore(Configuration settings) {
+    super(settings);
+  }
+
+  @Override
+  public CloseableIterator<String> read(Path path, Configuration settings) throws IOException {
+    return store(path, settings).read(path, settings);
+  }
+
+  @Override
+  public void write(
+      Path path, Iterator<String> actions, Boolean overwrite, Configuration settings)
+      throws IOException {
+    LogStore store = store(path, settings);
+    Matcher commit = COMMIT.matcher(path.getName());
+    Optional<CatalogClient> client =
+        overwrite || !isInLog(path) || !commit.matches()
+            ? Optional.empty()
+            : CatalogClient.of(settings::get);
+    if (client.isEmpty()) {
+      store.write(path, actions, overwrite, settings);
+      return;
+    }
+    List<String> lines = new ArrayList<>();
+    actions.forEachRemaining(lines::add);
+    long version = Long.parseLong(commit.group(1));
+    switch (client.get().commit(table(path), version, content(lines))) {
+      case COMMITTED -> {}
+      case UNKNOWN_TABLE -> store.write(path, lines.iterator(), overwrite, settings);
+      case CONFLICT -> {
+        if (path.getFileSystem(settings).exists(path)) {
+          throw new FileAlreadyExistsException(path.toString());
+        }
+        throw new IOException(
+            "deltalakedb: the catalog has another commit as version " + version + " of "
+                + table(path) + ", and " + path + " is not there. Check that Spark and the service"
+                + " see the same store, and verify the table: lake.verify()");
+      }
+    }
+  }
+
+  /** The lines as Delta's own stores write them. */
+  private static byte[] content(List<String> lines) {
+    ByteArrayOutputStream bytes = new ByteArrayOutputStream();
+    for (String line : lines) {
+      bytes.writeBytes(line.getBytes(StandardCharsets.UTF_8));
+      bytes.write('\n');
+    }
+    return bytes.toByteArray();
+  }
+
+  @Override
+  public Iterator<FileStatus> listFrom(Path path, Configuration settings) throws IOException {
+    if (isInLog(path)) {
+      Optional<CatalogClient> client = CatalogClient.of(settings::get);
+      if (client.isPresent()) {
+        client.get().published(table(path));
+      }
+    }
+    return store(path, settings).listFrom(path, settings);
+  }
+
+  @Override
+  public Path resolvePathOnPhysicalStorage(Path path, Configuration settings) throws IOException {
+    return store(path, settings).resolvePathOnPhysicalStorage(path, settings);
+  }
+
+  @Override
+  public Boolean isPartialWriteVisible(Path path, Configuration settings) throws IOException {
+    return store(path, settings).isPartialWriteVisible(path, settings);
+  }
+
+  private static boolean isInLog(Path path) {
+    Path folder = path.getParent();
+    return folder != null && folder.getName().equals(LOG) && folder.getParent() != null;
+  }
+
+  private static Path table(Path file) {
+    return file.getParent().getParent();
+  }
+
+  private LogStore store(Path path, Configuration settings) throws IOException {
+    String scheme = path.toUri().getScheme();
+    if (scheme == null) {
+      scheme = path.getFileSystem(settings).getScheme();
+    }
+    return stores.computeIfAbsent(scheme.toLowerCase(Locale.ROOT), this::newStore);
+  }
+
+  /** Delta's own store of a scheme. */
+  private LogStore newStore(String scheme) {
+    return switch (scheme) {
+      case "file" -> new LocalLogStore(initHadoopConf());
+      case "s3", "s3a", "s3n" -> new S3SingleDriverLogStore(initHadoopConf());
+      case "gs" -> new GCSLogStore(initHadoopConf());
+      case "abfs", "abfss", "adl", "wasb", "wasbs" -> new AzureLogStore(initHadoopConf());
+      default -> new HDFSLogStore(initHadoopConf());
+    };
+  }
+}

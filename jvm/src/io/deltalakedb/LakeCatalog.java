@@ -1,0 +1,511 @@
+package io.deltalakedb;
+
+import io.deltalakedb.CatalogClient.LakeTable;
+import io.deltalakedb.SessionTables.Entry;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Proxy;
+import java.net.URI;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import org.apache.hadoop.fs.Path;
+import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.catalyst.analysis.NamespaceAlreadyExistsException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.catalyst.analysis.NonEmptyNamespaceException;
+import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
+import org.apache.spark.sql.connector.catalog.Column;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.StagedTable;
+import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCatalog;
+import org.apache.spark.sql.connector.catalog.TableChange;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.delta.catalog.DeltaCatalog;
+
+/**
+ * Delta's catalog of a session, with the tables of a lake under their names.
+ *
+ * <ul>
+ *   <li>Each lookup asks the lake: what was created, renamed or dropped there is seen at once. The
+ *       session catalog has an entry for each table that was looked up or listed.
+ *   <li>DROP and RENAME are done in the lake first, and refused if it refuses.
+ *   <li>A table that is not of the lake behaves as with Delta's own catalog, and so do all of them
+ *       if the session names no service.
+ *   <li>A name that the session and the lake have for different tables is refused.
+ * </ul>
+ */
+public class LakeCatalog extends DeltaCatalog {
+  /** An operation of Delta's catalog, with its exceptions: Java knows them as checked ones. */
+  private interface Work<T> {
+    T run() throws Exception;
+  }
+
+  private SessionTables session() {
+    return new SessionTables(SparkSession.active());
+  }
+
+  private static <T> T run(Work<T> work) {
+    try {
+      return work.run();
+    } catch (IOException error) {
+      throw new UncheckedIOException(error.getMessage(), error);
+    } catch (Exception error) {
+      throw SessionTables.<RuntimeException>rethrown(error);
+    }
+  }
+
+  private static Optional<CatalogClient> client(SessionTables session) {
+    return run(() -> CatalogClient.of(session::setting));
+  }
+
+  // --- names and places ---------------------------------------------------------------------
+
+  /** Whether a name can be one of the lake: `schema.table`, and not a path. */
+  private boolean isLakeName(Identifier table) {
+    return table.namespace().length == 1 && !isPathIdentifier(table);
+  }
+
+  private static String nameOf(SessionTables session, Identifier table) {
+    String database = session.spelled(table.namespace()[0]);
+    String name = session.spelled(table.name());
+    return database.equals(SessionTables.DEFAULT_DATABASE) ? name : database + "." + name;
+  }
+
+  /** The name that is looked up: with its database, so that `default` is no part of a name. */
+  private static String qualified(Identifier table) {
+    return table.namespace()[0] + "." + table.name();
+  }
+
+  /** The database and name of Spark for a name of the lake; none for names with more dots. */
+  private static Optional<Identifier> identifierOf(SessionTables session, String name) {
+    String[] parts = name.split("\\.", -1);
+    if (parts.length > 2 || Arrays.stream(parts).anyMatch(String::isEmpty)) {
+      return Optional.empty();
+    }
+    String database = parts.length == 1 ? SessionTables.DEFAULT_DATABASE : parts[0];
+    return Optional.of(
+        Identifier.of(
+            new String[] {session.spelled(database)}, session.spelled(parts[parts.length - 1])));
+  }
+
+  /** A location of the lake as Spark reads it. */
+  static Path sparkLocation(String location) {
+    if (location.startsWith("file:")) {
+      return new Path(URI.create(location));
+    }
+    // Keys of object stores are not encoded.
+    return new Path(location.replaceFirst("^s3://", "s3a://"));
+  }
+
+  // --- entries ------------------------------------------------------------------------------
+
+  /** Make the entry of a name in the session catalog that of the lake's table, if it has one. */
+  private void refresh(Identifier table) {
+    SessionTables session = session();
+    Optional<CatalogClient> client = isLakeName(table) ? client(session) : Optional.empty();
+    if (client.isPresent()) {
+      Optional<LakeTable> known = run(() -> client.get().table(qualified(table)));
+      refresh(session, client.get(), table, known, true);
+    }
+  }
+
+  private static void refresh(
+      SessionTables session,
+      CatalogClient client,
+      Identifier table,
+      Optional<LakeTable> known,
+      boolean refuses) {
+    Optional<Entry> entry = session.find(table);
+    Optional<String> id = entry.flatMap(Entry::tableId);
+    if (known.isEmpty()) {
+      if (id.isPresent()) {
+        session.forget(table);
+      }
+      return;
+    }
+    Path location = sparkLocation(known.get().location());
+    boolean samePlace =
+        entry.flatMap(Entry::location).map(p -> SessionTables.samePlace(p, location)).orElse(false);
+    if (entry.isPresent() && samePlace) {
+      if (!id.equals(Optional.of(known.get().id()))) {
+        session.mark(entry.get(), known.get().id());
+      }
+      return;
+    }
+    if (entry.isPresent() && id.isEmpty()) {
+      if (refuses) {
+        throw new IllegalStateException(
+            "deltalakedb: the name " + qualified(table) + " has two meanings: a table of the lake"
+                + " at " + location + ", and another one in the catalog of this session. Rename"
+                + " one of them: lake.table(...).rename(...), or ALTER TABLE ... RENAME in a"
+                + " session without the lake.");
+      }
+      return;
+    }
+    session.forget(table);
+    ensureDatabase(session, client, session.spelled(table.namespace()[0]));
+    session.add(table, location, known.get().id(), session.isDefaultPlace(table, location));
+  }
+
+  /** Make the entries of a database those of the lake. */
+  private static void refreshAll(
+      SessionTables session, CatalogClient client, List<LakeTable> tables, String database) {
+    Set<Identifier> seen = new HashSet<>();
+    for (LakeTable table : tables) {
+      identifierOf(session, table.name())
+          .filter(one -> one.namespace()[0].equals(session.spelled(database)))
+          // The lake may have names that are the same for Spark: a lookup reports them.
+          .filter(seen::add)
+          .ifPresent(one -> refresh(session, client, one, Optional.of(table), false));
+    }
+    for (Entry entry : session.entries(database)) {
+      Identifier one =
+          Identifier.of(
+              new String[] {session.spelled(database)}, entry.table().identifier().table());
+      if (entry.tableId().isPresent() && !seen.contains(one)) {
+        session.forget(one);
+      }
+    }
+  }
+
+  /**
+   * Make the entries of databases, and of all that tables of the lake are in, those of the lake.
+   *
+   * <p>SHOW TABLE EXTENDED and the metadata of JDBC read them without asking this class.
+   */
+  private void refreshAll(String... others) {
+    SessionTables session = session();
+    Optional<CatalogClient> client = client(session);
+    if (client.isEmpty()) {
+      return;
+    }
+    List<LakeTable> tables = run(client.get()::tables);
+    Set<String> databases = new LinkedHashSet<>();
+    for (String database : others) {
+      databases.add(session.spelled(database));
+    }
+    for (LakeTable table : tables) {
+      identifierOf(session, table.name()).ifPresent(one -> databases.add(one.namespace()[0]));
+    }
+    for (String database : databases) {
+      refreshAll(session, client.get(), tables, database);
+    }
+  }
+
+  private static void ensureDatabase(
+      SessionTables session, CatalogClient client, String database) {
+    if (!session.databaseExists(database)) {
+      session.createDatabase(database, databasePlace(client, database));
+    }
+  }
+
+  /** The folder in the warehouse that tables of a database lie in; none without a warehouse. */
+  private static Optional<Path> databasePlace(CatalogClient client, String database) {
+    return run(client::warehouse).map(root -> new Path(sparkLocation(root), database + ".db"));
+  }
+
+  // --- lookups ------------------------------------------------------------------------------
+
+  @Override
+  public Table loadTable(Identifier table) {
+    refresh(table);
+    return super.loadTable(table);
+  }
+
+  @Override
+  public boolean tableExists(Identifier table) {
+    refresh(table);
+    return super.tableExists(table);
+  }
+
+  @Override
+  public Identifier[] listTables(String[] namespace) throws NoSuchNamespaceException {
+    refreshAll(namespace);
+    return super.listTables(namespace);
+  }
+
+  @Override
+  public String[][] listNamespaces() throws NoSuchNamespaceException {
+    refreshAll();
+    return super.listNamespaces();
+  }
+
+  @Override
+  public String[][] listNamespaces(String[] namespace) throws NoSuchNamespaceException {
+    refreshAll();
+    return super.listNamespaces(namespace);
+  }
+
+  @Override
+  public boolean namespaceExists(String[] namespace) {
+    refreshAll(namespace);
+    return super.namespaceExists(namespace);
+  }
+
+  @Override
+  public Map<String, String> loadNamespaceMetadata(String[] namespace)
+      throws NoSuchNamespaceException {
+    refreshAll(namespace);
+    return super.loadNamespaceMetadata(namespace);
+  }
+
+  // --- new tables ---------------------------------------------------------------------------
+
+  /** A table that is about to be created or replaced. */
+  private final class Creation {
+    private final Identifier table;
+    private final SessionTables session = session();
+    private final Optional<CatalogClient> client;
+    private final Map<String, String> properties;
+    private final boolean isNew;
+
+    Creation(Identifier table, Map<String, String> properties) {
+      this.table = table;
+      this.properties = new HashMap<>(properties);
+      boolean delta = "delta".equalsIgnoreCase(
+          properties.getOrDefault(TableCatalog.PROP_PROVIDER, session.defaultFormat()));
+      client = delta && isLakeName(table) ? client(session) : Optional.empty();
+      client.ifPresent(one -> refresh(table));
+      client.ifPresent(this::choosePlace);
+      isNew = client.isPresent() && session.find(table).isEmpty() && !isKnown();
+    }
+
+    /** The properties, with a place in the warehouse if the statement names none. */
+    private void choosePlace(CatalogClient client) {
+      if (properties.containsKey(TableCatalog.PROP_LOCATION)
+          || !session.databaseExists(table.namespace()[0])
+          || session.find(table).isPresent()) {
+        return;
+      }
+      Optional<String> warehouse = run(client::warehouse);
+      if (warehouse.isEmpty()) {
+        return;
+      }
+      String[] parts = nameOf(session, table).split("\\.", 2);
+      String below = parts.length == 1 ? parts[0] : parts[0] + ".db/" + parts[1];
+      Path place = new Path(sparkLocation(warehouse.get()), below);
+      if (!session.isDefaultPlace(table, place)) {
+        properties.put(TableCatalog.PROP_LOCATION, place.toUri().toString());
+        properties.put(TableCatalog.PROP_IS_MANAGED_LOCATION, "true");
+      }
+    }
+
+    /** Whether the lake has a table at the place already: it keeps its name. */
+    private boolean isKnown() {
+      String location = properties.get(TableCatalog.PROP_LOCATION);
+      return location != null
+          && run(() -> client.get().published(session.qualified(new Path(location)))).isPresent();
+    }
+
+    /** Give the table, if it is one of the lake now, the name that it has in Spark. */
+    void finish() {
+      Optional<Path> location = session.find(table).flatMap(Entry::location);
+      if (client.isEmpty() || location.isEmpty()) {
+        return;
+      }
+      String name = nameOf(session, table);
+      Optional<String> known = run(() -> client.get().published(location.get()));
+      if (isNew && known.isPresent() && !known.get().equals(name)) {
+        run(
+            () -> {
+              client.get().setName(location.get(), name);
+              return null;
+            });
+      }
+      refresh(table);
+    }
+
+    /** The staged table; its commit names it. */
+    StagedTable named(StagedTable staged) {
+      Set<Class<?>> interfaces = new LinkedHashSet<>();
+      for (Class<?> one = staged.getClass(); one != null; one = one.getSuperclass()) {
+        interfaces.addAll(Arrays.asList(one.getInterfaces()));
+      }
+      // Not a class with a method for each of a staged table: versions of Spark have more of them.
+      return (StagedTable)
+          Proxy.newProxyInstance(
+              LakeCatalog.class.getClassLoader(),
+              interfaces.toArray(new Class<?>[0]),
+              (proxy, method, arguments) -> {
+                Object result;
+                try {
+                  result = method.invoke(staged, arguments);
+                } catch (InvocationTargetException error) {
+                  throw error.getCause();
+                }
+                if (method.getName().equals("commitStagedChanges")) {
+                  finish();
+                }
+                return result;
+              });
+    }
+  }
+
+  @Override
+  public Table createTable(
+      Identifier table, Column[] columns, Transform[] partitions, Map<String, String> properties) {
+    Creation creation = new Creation(table, properties);
+    Table created = super.createTable(table, columns, partitions, creation.properties);
+    creation.finish();
+    return created;
+  }
+
+  @Override
+  public StagedTable stageCreate(
+      Identifier table, Column[] columns, Transform[] partitions, Map<String, String> properties) {
+    Creation creation = new Creation(table, properties);
+    return creation.named(super.stageCreate(table, columns, partitions, creation.properties));
+  }
+
+  @Override
+  public StagedTable stageReplace(
+      Identifier table, Column[] columns, Transform[] partitions, Map<String, String> properties) {
+    Creation creation = new Creation(table, properties);
+    return creation.named(super.stageReplace(table, columns, partitions, creation.properties));
+  }
+
+  @Override
+  public StagedTable stageCreateOrReplace(
+      Identifier table, Column[] columns, Transform[] partitions, Map<String, String> properties) {
+    Creation creation = new Creation(table, properties);
+    return creation.named(
+        super.stageCreateOrReplace(table, columns, partitions, creation.properties));
+  }
+
+  // --- changes ------------------------------------------------------------------------------
+
+  /** The entry of a table of the lake; none for tables of other origins. */
+  private Optional<Entry> lakeEntry(SessionTables session, Identifier table) {
+    refresh(table);
+    return isLakeName(table)
+        ? session.find(table).filter(entry -> entry.tableId().isPresent())
+        : Optional.empty();
+  }
+
+  @Override
+  public Table alterTable(Identifier table, TableChange[] changes) {
+    boolean moves =
+        Arrays.stream(changes)
+            .filter(TableChange.SetProperty.class::isInstance)
+            .map(change -> ((TableChange.SetProperty) change).property())
+            .anyMatch(property -> property.toLowerCase(Locale.ROOT).equals("location"));
+    if (moves && lakeEntry(session(), table).isPresent()) {
+      throw new UnsupportedOperationException(
+          "deltalakedb: the location of " + qualified(table) + " cannot be changed: the lake has"
+              + " it. Clone the table, or drop it and import the other location.");
+    }
+    return super.alterTable(table, changes);
+  }
+
+  @Override
+  public boolean dropTable(Identifier table) {
+    return dropInLake(table) && super.dropTable(table);
+  }
+
+  @Override
+  public boolean purgeTable(Identifier table) {
+    return dropInLake(table) && super.purgeTable(table);
+  }
+
+  /** Drop the table in the lake, if it is one of it; false if it has been dropped there. */
+  private boolean dropInLake(Identifier table) {
+    SessionTables session = session();
+    if (lakeEntry(session, table).isEmpty()) {
+      return true;
+    }
+    CatalogClient client = client(session).orElseThrow();
+    if (run(() -> client.drop(qualified(table)))) {
+      return true;
+    }
+    session.forget(table);
+    return false;
+  }
+
+  @Override
+  public void renameTable(Identifier table, Identifier to)
+      throws NoSuchTableException, TableAlreadyExistsException {
+    SessionTables session = session();
+    if (lakeEntry(session, table).isEmpty()) {
+      super.renameTable(table, to);
+      return;
+    }
+    if (!isLakeName(to) || !namespaceExists(to.namespace())) {
+      throw new IllegalArgumentException(
+          "deltalakedb: " + to + " is no name for a table: its database does not exist");
+    }
+    if (tableExists(to)) {
+      throw new TableAlreadyExistsException(to);
+    }
+    CatalogClient client = client(session).orElseThrow();
+    run(
+        () -> {
+          client.rename(qualified(table), nameOf(session, to));
+          return null;
+        });
+    // Spark would move the files; they stay where the lake has them.
+    session.forget(table);
+    refresh(to);
+  }
+
+  @Override
+  public void createNamespace(String[] namespace, Map<String, String> metadata)
+      throws NamespaceAlreadyExistsException {
+    refreshAll(namespace); // it exists if tables of the lake are in it
+    Map<String, String> all = new HashMap<>(metadata);
+    Optional<CatalogClient> client = client(session());
+    if (client.isPresent() && namespace.length == 1 && !all.containsKey(SupportsNamespaces.PROP_LOCATION)) {
+      String database = session().spelled(namespace[0]);
+      databasePlace(client.get(), database)
+          .ifPresent(place -> all.put(SupportsNamespaces.PROP_LOCATION, place.toUri().toString()));
+    }
+    super.createNamespace(namespace, all);
+  }
+
+  @Override
+  public boolean dropNamespace(String[] namespace, boolean cascade)
+      throws NoSuchNamespaceException, NonEmptyNamespaceException {
+    SessionTables session = session();
+    Optional<CatalogClient> client = client(session);
+    if (client.isEmpty() || namespace.length != 1 || !namespaceExists(namespace)) {
+      return super.dropNamespace(namespace, cascade);
+    }
+    refuseOthersBelow(session, client.get(), namespace[0]);
+    if (cascade) {
+      for (Entry entry : session.entries(namespace[0])) {
+        if (entry.tableId().isPresent()) {
+          dropTable(Identifier.of(namespace, entry.table().identifier().table()));
+        }
+      }
+    }
+    return super.dropNamespace(namespace, cascade);
+  }
+
+  /** Refuse to drop a database whose folder, which Spark deletes, holds tables of other names. */
+  private static void refuseOthersBelow(
+      SessionTables session, CatalogClient client, String database) {
+    Path folder = session.databaseLocation(database);
+    for (LakeTable table : run(client::tables)) {
+      boolean own =
+          identifierOf(session, table.name())
+              .filter(one -> one.namespace()[0].equals(session.spelled(database)))
+              .isPresent();
+      if (!own && SessionTables.isBelow(sparkLocation(table.location()), folder)) {
+        throw new IllegalStateException(
+            "deltalakedb: the database " + database + " cannot be dropped: its folder " + folder
+                + " holds the files of the table " + table.name() + ", and Spark would delete"
+                + " them. Nothing was changed.");
+      }
+    }
+  }
+}

@@ -1,0 +1,7 @@
+-- Settings of the catalog itself, by name: the warehouse, below which tables without a location lie.
+
+CREATE TABLE dl_settings (
+    key        TEXT   NOT NULL PRIMARY KEY,
+    value      TEXT   NOT NULL,
+    updated_at BIGINT NOT NULL CHECK (updated_at >= 0)
+);
