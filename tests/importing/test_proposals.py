@@ -32,7 +32,7 @@ from deltalakedb.transaction.ratify import Ratified
 
 from support.catalog_rows import all_rows
 from support.delta_log import PROTOCOL, metadata
-from support.lake import Json, OpenLake, add, live_paths, remove, row_counts
+from support.lake import Json, OpenLake, add, live_paths, remove, row_counts, schema_json
 from support.mirror_lakes import NewTable
 from support.mirror_logs import check_published, log_of, versions_in
 from support.proposals import (
@@ -296,6 +296,32 @@ def test_a_protocol_that_cannot_be_read_is_refused(lake: Lake, table: Table) -> 
     }
     with pytest.raises(UnsupportedFeatureError, match="later"):
         lake.ratify(table.location, 2, commit_file(protocol))
+
+
+def test_a_table_that_is_only_kept_for_other_engines_cannot_be_read(
+    lake: Lake, warehouse: Path
+) -> None:
+    """Geometries change rows, not which files a table has."""
+    features = ["geospatial"]
+    protocol: Json = {
+        "protocol": {
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": features,
+            "writerFeatures": features,
+        }
+    }
+    schema = schema_json("id", ("place", "geometry(OGC:CRS84)"))
+    first = commit_file(protocol, metadata(schemaString=schema))
+    lake.ratify(f"file:{warehouse}/places", 0, first)
+    lake.ratify(f"file:{warehouse}/places", 1, append("a", txn_id=new_id()))
+    table = lake.table("places")
+    assert [record.version for record in table.history()] == [1, 0]
+    assert table.verify().ok
+    with pytest.raises(UnsupportedFeatureError, match="geospatial"):
+        table.snapshot()
+    with pytest.raises(UnsupportedFeatureError, match="geospatial"):
+        lake.create_table("mine", schema=schema)
 
 
 def test_in_commit_timestamps_increase_and_agree_with_the_clock(
