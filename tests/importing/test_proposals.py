@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from deltalakedb.deltalog.names import commit_key
 from deltalakedb.errors import (
     CommitFileMissingError,
     CommitOutcomeUnknownError,
@@ -45,6 +46,7 @@ from support.proposals import (
     propose_until_won,
     published,
 )
+from support.s3 import S3Server
 
 PLAIN = {"delta.enableInCommitTimestamps": "false"}
 NOW = 1_700_000_000_000
@@ -443,6 +445,23 @@ def test_of_many_that_create_one_table_one_wins(lake: Lake, warehouse: Path) -> 
     assert len(done) == 1
     assert [table.name for table in lake.tables()] == ["t"]
     assert lake.verify("t").ok
+
+
+def test_tables_on_an_object_store(open_lake: OpenLake, s3_server: S3Server) -> None:
+    bucket = s3_server.new_bucket()
+    options = s3_server.storage_options
+    lake = open_lake(warehouse=f"s3://{bucket}/lake", storage_options=options)
+    # Hadoop names the store in another way.
+    place = f"s3a://{bucket}/lake/sales.db/orders"
+    data = append("a", txn_id=new_id())
+    lake.ratify(place, 0, first_commit(txn_id=new_id()))
+    assert lake.ratify(place, 1, data).version == 1
+    with pytest.raises(UnexpectedVersionError):
+        lake.ratify(place, 1, append("b", txn_id=new_id()))
+    table = lake.table("sales.orders")
+    assert table.location == f"s3://{bucket}/lake/sales.db/orders"
+    assert lake.open_storage(table.location).get(commit_key(1)) == data
+    assert table.verify().ok
 
 
 # --- clones -------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`deltalakedb serve` in a process of its own, which can be killed and started again at its port."""
+"""`deltalakedb serve` in a process of its own; it can be killed, and started again at its port."""
 
 import os
 import secrets
@@ -6,8 +6,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from types import TracebackType
 from typing import Self
 
@@ -40,9 +38,9 @@ class CommitService:
         deadline = time.monotonic() + 60
         while True:
             try:
-                urllib.request.urlopen(f"{self.service.uri}/style.css", timeout=5).close()
-                return
-            except (urllib.error.URLError, OSError):
+                with socket.create_connection(("127.0.0.1", self._port), timeout=5):
+                    return
+            except OSError:
                 assert self._process.poll() is None, "the service ended"
                 assert time.monotonic() < deadline, "the service does not answer"
                 time.sleep(0.05)

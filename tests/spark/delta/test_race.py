@@ -7,6 +7,7 @@ refusal is one of Delta's conflicts.
 from __future__ import annotations
 
 import random
+import sys
 import threading
 import time
 from collections import Counter
@@ -181,10 +182,7 @@ def url(request: pytest.FixtureRequest, catalogs: Catalogs) -> Iterator[str]:
 
 def prepared(url: str, folder: Path) -> Race:
     with deltalakedb.connect(url, warehouse=str(folder / "lake")) as lake:
-        lake.create_table(
-            "race.other",
-            schema='{"type":"struct","fields":[{"name":"k","type":"string","nullable":true,"metadata":{}}]}',
-        )
+        lake.create_table("race.other", schema=schema_json(("k", "string")))
     return Race(url, folder)
 
 
@@ -261,7 +259,7 @@ def test_everyone_is_killed_for_minutes(
             told = race.check(lake, drivers[0].spark)
         lives = sum(driver.lives for driver in drivers)
         with capsys.disabled():
-            print(f"\n{url.partition(':')[0]}: {told}; {lives} lives of two drivers")
+            sys.stdout.write(f"\n{url.partition(':')[0]}: {told}; {lives} lives of two drivers\n")
         for driver in drivers:
             driver.spark.close()
     assert race.journal.increments["done"] > 10
