@@ -26,6 +26,7 @@ from interop.readers import Refused, Unavailable
 from spark.delta.lake_spark import LakeSpark, agree
 
 from support.commit_service import CommitService
+from support.lake import schema_json
 from support.store import Catalogs
 
 ROWS = 4
