@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from deltalakedb.lake import Lake
-
 from interop.readers import Refused
 from spark.delta.lake_spark import LakeSpark, agree
 
