@@ -91,7 +91,9 @@ def class_path() -> str:
     if not any(DELTA.glob("delta-spark*.jar")):
         reason = DELTA.with_suffix(".missing")
         why = f": {reason.read_text()}" if reason.is_file() else "; `make peers` brings them"
-        raise CannotBuildError(f"its jar is compiled against those of Delta, which are missing{why}")
+        raise CannotBuildError(
+            f"its jar is compiled against those of Delta, which are missing{why}"
+        )
     spark = Path(pyspark.__file__).parent / "jars"
     return f"{DELTA}/*:{spark}/*"
 
