@@ -1,6 +1,6 @@
 """Bring the engines that cannot live in .venv, for tests and benchmarks (`make peers`).
 
-Each has a folder below build/peers: `sail` is an environment of its own, `delta-spark` holds the
+Each has a folder below build/peers: `sail` and `dbt` are environments of their own, `delta-spark` holds the
 jars of Delta for Spark, `hadoop-aws` those of Hadoop for S3. What is there with the right pins is
 left alone. One that cannot be brought (no Maven, no network) is no failure: the reason is kept
 beside it, and tests skip with it. `spark-classes` is what Java keeps of Spark, to start it faster:
@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -51,7 +52,8 @@ def main() -> None:
     PEERS.mkdir(parents=True, exist_ok=True)
     with (PEERS / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        bring("sail", (PINS / "sail.txt", ROOT / "constraints.txt"), sail)
+        bring("sail", (PINS / "sail.txt", ROOT / "constraints.txt"), partial(environment, "sail"))
+        bring("dbt", (PINS / "dbt.txt",), dbt)
         for name in JARS_OF:
             bring(name, (PINS / f"{name}.xml",), partial(jars, name))
         bring("spark-classes", (ROOT / "constraints.txt", CLASSES), spark_classes)
@@ -78,20 +80,19 @@ def bring(name: str, pins: tuple[Path, ...], make: Callable[[Path], None]) -> No
     reason.unlink(missing_ok=True)
 
 
-def sail(folder: Path) -> None:
-    """An environment with Sail and its client."""
+def environment(name: str, folder: Path) -> None:
+    """An environment with the packages of a file of pins."""
     run(sys.executable, "-m", "venv", str(folder))
-    python = str(folder / "bin" / "python")
-    run(
-        python,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "-r",
-        str(PINS / "sail.txt"),
-    )
+    python, pins = str(folder / "bin" / "python"), str(PINS / f"{name}.txt")
+    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", pins)
+
+
+def dbt(folder: Path) -> None:
+    """An environment with dbt; what it lacks (PySpark, and what this project needs) is that of .venv."""
+    environment("dbt", folder)
+    (own,) = folder.glob("lib/python*/site-packages")
+    others = [ROOT / "src", sysconfig.get_path("purelib")]
+    (own / "project.pth").write_text("".join(f"{path}\n" for path in others))
 
 
 def jars(name: str, folder: Path) -> None:

@@ -322,6 +322,8 @@ def _rename(call: Call) -> NamedTable:
 
 def _drop(call: Call) -> Dropped:
     table = _find(call)
+    # What the engine has committed is in the log; a change of names, or of our own, may not be.
+    call.lake.proposals.publish(table.location)
     call.lake.drop_table(table.name)
     return Dropped(table.name)
 

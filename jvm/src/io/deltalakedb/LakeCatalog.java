@@ -9,9 +9,8 @@ import java.lang.reflect.Proxy;
 import java.net.URI;
 import java.util.Arrays;
 import java.util.HashMap;
-import java.util.HashSet;
+import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
-import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
@@ -175,49 +174,41 @@ public class LakeCatalog extends DeltaCatalog {
     return run(client::warehouse).map(root -> new Path(sparkLocation(root), below));
   }
 
-  /** Make the entries of a database those of the lake. */
-  private static void refreshAll(
-      SessionTables session, CatalogClient client, List<LakeTable> tables, String database) {
-    Set<Identifier> seen = new HashSet<>();
-    for (LakeTable table : tables) {
-      identifierOf(session, table.name())
-          .filter(one -> one.namespace()[0].equals(session.spelled(database)))
-          // The lake may have names that are the same for Spark: a lookup reports them.
-          .filter(seen::add)
-          .ifPresent(one -> refresh(session, client, one, Optional.of(table), false));
-    }
-    for (Entry entry : session.entries(database)) {
-      Identifier one =
-          Identifier.of(
-              new String[] {session.spelled(database)}, entry.table().identifier().table());
-      if (entry.tableId().isPresent() && !seen.contains(one)) {
-        session.forget(one);
-      }
-    }
-  }
-
   /**
-   * Make the entries of databases, and of all that tables of the lake are in, those of the lake.
+   * Make the entries of all databases those of the lake.
    *
    * <p>SHOW TABLE EXTENDED and the metadata of JDBC read them without asking this class.
    */
-  private void refreshAll(String... others) {
+  private void refreshAll() {
     SessionTables session = session();
     Optional<CatalogClient> client = client(session);
     if (client.isEmpty()) {
       return;
     }
-    List<LakeTable> tables = run(client.get()::tables);
-    Set<String> databases = new LinkedHashSet<>();
-    for (String database : others) {
-      databases.add(session.spelled(database));
+    Map<Identifier, LakeTable> missing = new LinkedHashMap<>();
+    for (LakeTable table : run(client.get()::tables)) {
+      // The lake may have names that are the same for Spark: a lookup reports them.
+      identifierOf(session, table.name()).ifPresent(one -> missing.putIfAbsent(one, table));
     }
-    for (LakeTable table : tables) {
-      identifierOf(session, table.name()).ifPresent(one -> databases.add(one.namespace()[0]));
+    for (String database : session.databases()) {
+      for (Entry entry : session.entries(database)) {
+        Identifier one =
+            Identifier.of(new String[] {database}, entry.table().identifier().table());
+        LakeTable table = missing.get(one);
+        if (table == null) {
+          entry.tableId().ifPresent(id -> session.forget(one));
+        } else if (isEntryOf(entry, table)) {
+          missing.remove(one);
+        }
+      }
     }
-    for (String database : databases) {
-      refreshAll(session, client.get(), tables, database);
-    }
+    missing.forEach((one, table) -> refresh(session, client.get(), one, Optional.of(table), false));
+  }
+
+  private static boolean isEntryOf(Entry entry, LakeTable table) {
+    Path location = sparkLocation(table.location());
+    return entry.tableId().equals(Optional.of(table.id()))
+        && entry.location().map(one -> SessionTables.samePlace(one, location)).orElse(false);
   }
 
   private static void ensureDatabase(
@@ -248,7 +239,7 @@ public class LakeCatalog extends DeltaCatalog {
 
   @Override
   public Identifier[] listTables(String[] namespace) throws NoSuchNamespaceException {
-    refreshAll(namespace);
+    refreshAll();
     return super.listTables(namespace);
   }
 
@@ -266,14 +257,14 @@ public class LakeCatalog extends DeltaCatalog {
 
   @Override
   public boolean namespaceExists(String[] namespace) {
-    refreshAll(namespace);
+    refreshAll();
     return super.namespaceExists(namespace);
   }
 
   @Override
   public Map<String, String> loadNamespaceMetadata(String[] namespace)
       throws NoSuchNamespaceException {
-    refreshAll(namespace);
+    refreshAll();
     return super.loadNamespaceMetadata(namespace);
   }
 
@@ -472,7 +463,7 @@ public class LakeCatalog extends DeltaCatalog {
   @Override
   public void createNamespace(String[] namespace, Map<String, String> metadata)
       throws NamespaceAlreadyExistsException {
-    refreshAll(namespace); // it exists if tables of the lake are in it
+    refreshAll(); // it exists if tables of the lake are in it
     Map<String, String> all = new HashMap<>(metadata);
     Optional<CatalogClient> client = client(session());
     if (client.isPresent() && namespace.length == 1 && !all.containsKey(SupportsNamespaces.PROP_LOCATION)) {

@@ -4,7 +4,6 @@ import java.io.IOException;
 import java.lang.reflect.Method;
 import java.lang.reflect.Modifier;
 import java.net.URI;
-import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
@@ -104,15 +103,23 @@ final class SessionTables {
   }
 
   List<Entry> entries(String database) {
-    List<Entry> result = new ArrayList<>();
-    if (catalog().databaseExists(database)) {
-      for (TableIdentifier name : CollectionConverters.asJava(catalog().listTables(database))) {
-        if (name.database().isDefined()) { // otherwise it is a temporary view
-          find(Identifier.of(new String[] {database}, name.table())).ifPresent(result::add);
-        }
-      }
+    if (!catalog().databaseExists(database)) {
+      return List.of();
     }
-    return result;
+    List<TableIdentifier> names =
+        CollectionConverters.asJava(catalog().listTables(database)).stream()
+            .filter(name -> name.database().isDefined()) // otherwise it is a temporary view
+            .toList();
+    try {
+      // At once: a metastore takes milliseconds for each call.
+      return CollectionConverters.asJava(
+              catalog().getTablesByName(CollectionConverters.asScala(names).toSeq()))
+          .stream()
+          .map(Entry::new)
+          .toList();
+    } catch (Exception error) { // checked for Java, as above
+      throw rethrown(error);
+    }
   }
 
   /** Whether Spark would create a table of this name here. */
@@ -171,6 +178,10 @@ final class SessionTables {
   }
 
   // --- databases ----------------------------------------------------------------------------
+
+  List<String> databases() {
+    return CollectionConverters.asJava(catalog().listDatabases());
+  }
 
   boolean databaseExists(String database) {
     return catalog().databaseExists(database);
