@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from deltalakedb.store import Store, sqlite_queue
-from deltalakedb.store.sqlite_queue import _Place, place_in_queue
+from deltalakedb.store.sqlite_queue import Place, place_in_queue
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")
 
@@ -22,8 +22,9 @@ HOLDING = """
 import sys
 from deltalakedb.store.sqlite_queue import place_in_queue
 
-with place_in_queue(sys.argv[1], 60) as is_first:
-    print(is_first, flush=True)
+with place_in_queue(sys.argv[1]) as place:
+    place.wait(60)
+    print(place.is_first, flush=True)
     sys.stdin.readline()
 """
 
@@ -55,17 +56,20 @@ def is_free(path: Path) -> bool:
     """Whether nobody is in front, or not for long."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
-        # Without a thread that could wait it is over at once.
-        with place_in_queue(str(path), 20) as is_first:
-            if is_first:
+        # Without a thread that could wait nobody does.
+        with place_in_queue(str(path)) as place:
+            if place.is_waiting:
+                place.wait(20)
+            if place.is_first:
                 return True
         time.sleep(0.01)
     return False
 
 
 def is_taken(path: Path) -> bool:
-    with place_in_queue(str(path), 0.05) as is_first:
-        return not is_first
+    with place_in_queue(str(path)) as place:
+        place.wait(0.05)
+        return not place.is_first
 
 
 def test_one_thread_at_a_time_is_in_front(path: Path) -> None:
@@ -74,8 +78,9 @@ def test_one_thread_at_a_time_is_in_front(path: Path) -> None:
 
     def stand() -> None:
         for _ in range(20):
-            with place_in_queue(str(path), 60) as is_first:
-                assert is_first
+            with place_in_queue(str(path)) as place:
+                place.wait(60)
+                assert place.is_first
                 inside.append(1)
                 most.append(len(inside))
                 inside.pop()
@@ -105,8 +110,9 @@ def test_the_place_of_a_killed_process_is_free(path: Path) -> None:
 
 
 def test_a_place_that_is_collected_is_free(path: Path) -> None:
-    place = _Place(str(path))
-    assert place.reach(20)
+    place = Place(str(path))
+    place.wait(20)
+    assert place.is_first
     assert is_taken(path)
     del place
     gc.collect()
@@ -114,8 +120,9 @@ def test_a_place_that_is_collected_is_free(path: Path) -> None:
 
 
 def test_whoever_gave_up_does_not_come_to_the_front_later(path: Path) -> None:
-    with place_in_queue(str(path), 20) as is_first:
-        assert is_first
+    with place_in_queue(str(path)) as place:
+        place.wait(20)
+        assert place.is_first
         for _ in range(3):
             assert is_taken(path)
     assert is_free(path)
@@ -123,8 +130,9 @@ def test_whoever_gave_up_does_not_come_to_the_front_later(path: Path) -> None:
 
 def test_a_forked_child_has_no_place(path: Path) -> None:
     read, write = os.pipe()
-    with place_in_queue(str(path), 20) as is_first:
-        assert is_first
+    with place_in_queue(str(path)) as place:
+        place.wait(20)
+        assert place.is_first
         child = os.fork()
         if not child:
             os.close(write)
@@ -139,8 +147,10 @@ def test_a_forked_child_has_no_place(path: Path) -> None:
 
 
 def test_where_no_file_can_be_made_there_is_no_queue(path: Path) -> None:
-    with place_in_queue(str(path / "missing"), 60) as is_first:
-        assert not is_first
+    with place_in_queue(str(path / "missing")) as place:
+        place.wait(60)
+        assert not place.is_waiting
+        assert not place.is_first
 
 
 def test_a_stopped_process_in_front_costs_a_limited_number_of_threads(
@@ -150,10 +160,21 @@ def test_a_stopped_process_in_front_costs_a_limited_number_of_threads(
     with other_process(path) as process:
         process.send_signal(signal.SIGSTOP)
         for _ in range(2 * sqlite_queue._MOST_THREADS):
-            with place_in_queue(str(path), 0.001) as is_first:
-                assert not is_first
+            with place_in_queue(str(path)) as place:
+                place.wait(0.001)
+                assert not place.is_first
         assert threading.active_count() - before <= sqlite_queue._MOST_THREADS
     assert is_free(path)
+
+
+def test_a_place_is_not_lost_by_a_look(path: Path) -> None:
+    with other_process(path) as process, place_in_queue(str(path)) as place:
+        place.wait(0.05)
+        assert place.is_waiting
+        process.kill()
+        place.wait(20)
+        assert place.is_first
+        assert is_taken(path)
 
 
 def test_writers_pass_a_stopped_process_in_front(tmp_path: Path) -> None:

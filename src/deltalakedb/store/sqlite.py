@@ -85,13 +85,15 @@ _BULK_CACHE = -256 * 1024
 # they are held by connections that it must not use: its own would rely on locks that do not exist.
 _open_in_parent: set[str] = set()
 _WRITE = "BEGIN IMMEDIATE"
-# How long a writer waits in the queue, and how long it pauses before it tries again: the first in
-# the queue at least; others at most, while the wait is short and when it has become long.
-_QUEUE_SECONDS = 1.0
+# Files whose last writer of this process had to wait: the next one does not pass those that wait.
+_contended: set[str] = set()
+# How long writers pause before they try again: the first in the queue at least and at most; the
+# others; and all at most where there can be no queue, while the wait is short.
 _FIRST_PAUSE_SECONDS = 0.00005
+_LONG_PAUSE_SECONDS = 0.02
+_QUEUE_SECONDS = 1.0
 _PAUSE_SECONDS = 0.002
 _SHORT_WAIT_SECONDS = 1.0
-_LONG_PAUSE_SECONDS = 0.02
 _ONE_WRITER = "SQLite lets one process write at a time"
 
 
@@ -272,8 +274,8 @@ def _begin_write(connection: sqlite3.Connection, url: CatalogUrl) -> None:
     wait = f"PRAGMA busy_timeout = {int(url.timeout * 1000)}"
     script = f"PRAGMA busy_timeout = 0; {_WRITE}; {wait}"
     try:
-        if not _try_write(connection, script):
-            _queue_to_write(connection, url, f"{_WRITE}; {wait}")
+        if url.target in _contended or not _try_write(connection, script):
+            _queue_to_write(connection, url, script)
     finally:
         if not connection.in_transaction:
             connection.executescript(wait)
@@ -281,15 +283,21 @@ def _begin_write(connection: sqlite3.Connection, url: CatalogUrl) -> None:
 
 def _queue_to_write(connection: sqlite3.Connection, url: CatalogUrl, script: str) -> None:
     started = time.monotonic()
-    path = f"{os.path.realpath(url.target)}-queue"
-    with place_in_queue(path, min(url.timeout, _QUEUE_SECONDS)) as is_first:
+    with place_in_queue(f"{os.path.realpath(url.target)}-queue") as place:
+        place.wait(min(url.timeout, _QUEUE_SECONDS))
         asked = time.monotonic()
+        _contended.discard(url.target)
         while not _try_write(connection, script):
+            _contended.add(url.target)
             now = time.monotonic()
             if now - started > url.timeout:
                 connection.executescript(script)
                 return
-            time.sleep(_pause(now, started, asked if is_first else None))
+            if place.is_waiting:
+                place.wait(min(started + url.timeout - now, _QUEUE_SECONDS))
+                asked = time.monotonic()
+            else:
+                time.sleep(_pause(now, started, asked if place.is_first else None))
 
 
 def _try_write(connection: sqlite3.Connection, script: str) -> bool:

@@ -9,7 +9,8 @@ Guarantees:
 - The queue decides nothing: the write lock of SQLite alone does. Without the file, on systems
   without locks and beside writers that do not queue, everything is as safe.
 - A place ends with its block, with an interrupt, or with its process; no transaction has one.
-- Nobody waits in the queue for longer than asked: the one before may have been stopped.
+- Nobody has to wait for the one before, which may have been stopped: those that wait ask too, now
+  and then.
 - A forked child has none of the places of its parent.
 """
 
@@ -35,14 +36,11 @@ _MOST_THREADS: Final = 16
 
 
 @contextmanager
-def place_in_queue(path: str, seconds: float) -> Iterator[bool]:
-    """Wait for the front of the queue, for some seconds at most.
-
-    Whether it was reached; then the place is held during the block.
-    """
-    place = _Place(path)
+def place_in_queue(path: str) -> Iterator[Place]:
+    """Take the last place in the queue, and leave it with the block."""
+    place = Place(path)
     try:
-        yield place.reach(seconds)
+        yield place
     finally:
         place.leave()
 
@@ -84,22 +82,29 @@ class _Wait:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
-class _Place:
+class Place:
     """A writer's place in the queue; it ends when it is left or collected."""
 
-    __slots__ = ("_wait",)
+    __slots__ = ("_wait", "is_waiting")
 
     def __init__(self, path: str) -> None:
         self._wait = _Wait(path)
+        self.is_waiting = _waiters.take(self._wait)
+        """Whether it may still come to the front; also false where there can be no queue."""
 
-    def reach(self, seconds: float) -> bool:
-        """Whether this place came to the front in so many seconds."""
-        is_over = _waiters.take(self._wait) and self._wait.is_over.acquire(timeout=seconds)
-        return is_over and self._wait.is_first
+    @property
+    def is_first(self) -> bool:
+        """Whether it has come to the front."""
+        return self._wait.is_first
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the front, for some seconds at most; the place is not lost after them."""
+        if self.is_waiting and self._wait.is_over.acquire(timeout=seconds):
+            self.is_waiting = False
 
     def leave(self) -> None:
         """Give up the place, or the wait for it."""
-        with suppress(RuntimeError):  # it has been left before
+        with suppress(RuntimeError, AttributeError):  # it has been left before, or never begun
             self._wait.is_left.release()
 
     def __del__(self) -> None:
