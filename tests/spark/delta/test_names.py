@@ -128,8 +128,6 @@ def test_renaming_in_spark_moves_no_file(spark: LakeSpark, lake: Lake) -> None:
     lake.create_table("old.taken", schema=SCHEMA)
     with pytest.raises(Refused, match="ALREADY_EXISTS"):
         spark.run("ALTER TABLE old.other RENAME TO old.taken")
-    with pytest.raises(Refused, match=r"location of .*old\.other cannot be changed"):
-        spark.run("ALTER TABLE old.other SET LOCATION '/elsewhere'")
 
 
 def test_a_database_is_dropped_with_its_tables_and_no_others(spark: LakeSpark, lake: Lake) -> None:
@@ -202,3 +200,24 @@ def test_a_wrong_token_is_refused_and_not_repeated_in_the_error(
     with pytest.raises(Refused, match="The token is missing or wrong") as refused:
         spark.run("SHOW TABLES")
     assert "a-token-that-is-wrong" not in str(refused.value)
+
+
+def test_the_location_of_a_name_is_another_table(
+    spark: LakeSpark, lake: Lake, tmp_path: Path
+) -> None:
+    for name in ("moved.first", "moved.second"):
+        lake.create_table(name, schema=SCHEMA).append(ROWS)
+    lake.table("moved.second").append(ROWS)
+    first, second = place(lake, "moved.first"), place(lake, "moved.second")
+    spark.run(f"ALTER TABLE moved.first SET LOCATION '{second}'")
+    assert spark.rows("SELECT count(*) FROM moved.first") == [(4,)]
+    assert place(lake, "moved.first") == second
+    assert "moved.second" not in lake
+    # The other one is an ordinary table, with all of its files.
+    assert spark.rows(f"SELECT count(*) FROM delta.`{first}`") == [(2,)]
+    spark.run(f"CREATE TABLE delta.`{tmp_path}/plain` USING delta AS SELECT 1L AS id")
+    spark.run(f"ALTER TABLE moved.first SET LOCATION '{tmp_path}/plain'")
+    assert spark.rows("SELECT count(*) FROM moved.first") == [(1,)]
+    assert "moved.first" not in lake
+    spark.run("DROP TABLE moved.first")
+    assert (tmp_path / "plain" / "_delta_log").exists()

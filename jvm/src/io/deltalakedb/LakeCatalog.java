@@ -402,12 +402,32 @@ public class LakeCatalog extends DeltaCatalog {
             .filter(TableChange.SetProperty.class::isInstance)
             .map(change -> ((TableChange.SetProperty) change).property())
             .anyMatch(property -> property.toLowerCase(Locale.ROOT).equals("location"));
-    if (moves && lakeEntry(session(), table).isPresent()) {
-      throw new UnsupportedOperationException(
-          "deltalakedb: the location of " + qualified(table) + " cannot be changed: the lake has"
-              + " it. Clone the table, or drop it and import the other location.");
+    SessionTables session = session();
+    if (!moves || lakeEntry(session, table).isEmpty()) {
+      return super.alterTable(table, changes);
     }
-    return super.alterTable(table, changes);
+    // Delta compares the columns of the two tables, and changes the entry.
+    Table altered = super.alterTable(table, changes);
+    moveName(session, table);
+    return altered;
+  }
+
+  /** Give the name of a table to the one at the location of its entry; the old one is dropped. */
+  private void moveName(SessionTables session, Identifier table) {
+    CatalogClient client = client(session).orElseThrow();
+    Entry entry = session.find(table).orElseThrow();
+    Path location = entry.location().orElseThrow();
+    run(() -> client.drop(qualified(table)));
+    if (run(() -> client.published(location)).isEmpty()) {
+      session.unmark(entry); // a table that the lake does not have
+      return;
+    }
+    run(
+        () -> {
+          client.setName(location, nameOf(session, table));
+          return null;
+        });
+    refresh(table);
   }
 
   @Override

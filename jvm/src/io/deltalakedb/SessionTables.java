@@ -158,6 +158,20 @@ final class SessionTables {
     catalog().alterTable(with(entry.table(), Map.of("properties", scalaMap(properties))));
   }
 
+  /** Make an entry that of a table which the lake does not have; its files are not managed. */
+  void unmark(Entry entry) {
+    Map<String, String> properties =
+        new HashMap<>(CollectionConverters.asJava(entry.table().properties()));
+    properties.remove(TABLE_ID);
+    catalog()
+        .alterTable(
+            with(
+                entry.table(),
+                Map.of(
+                    "properties", scalaMap(properties),
+                    "tableType", CatalogTableType.EXTERNAL())));
+  }
+
   /** Take an entry out. The files of its table stay. */
   void forget(Identifier table) {
     Optional<Entry> entry = find(table);
