@@ -3,12 +3,13 @@
 import gc
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -197,3 +198,25 @@ def test_writers_pass_a_stopped_process_in_front(tmp_path: Path) -> None:
         thread.join()
         one.close()
         two.close()
+
+
+@pytest.mark.parametrize("in_front", [True, False])
+def test_an_interrupt_ends_the_wait(tmp_path: Path, in_front: bool) -> None:
+    with ExitStack() as stack:
+        store = stack.enter_context(closing(Store.open(f"sqlite:///{tmp_path / 'lake.db'}")))
+        queue = tmp_path / "lake.db-queue"
+        other = stack.enter_context(closing(sqlite3.connect(tmp_path / "lake.db")))
+        other.execute("BEGIN IMMEDIATE")
+        elsewhere = tmp_path / "another-queue"
+        first = stack.enter_context(place_in_queue(str(elsewhere if in_front else queue)))
+        first.wait(20)
+        timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            store.write().__enter__()
+        timer.join()
+        first.leave()
+        assert is_free(queue)
+        other.rollback()
+        with store.write():
+            pass
