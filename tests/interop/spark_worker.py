@@ -62,6 +62,9 @@ def answer(spark: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
             table = pa.table({})
         elif "stream" in request:
             reader = spark.readStream.options(**request["options"])
+            # Delta takes the table for one without a name in a thread without an active session.
+            classes: Any = spark.sparkContext._jvm
+            classes.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
             stream = reader.table(request["stream"]).writeStream.trigger(availableNow=True)
             stream = stream.option("checkpointLocation", request["checkpoint"])
             stream.toTable(request["to"]).awaitTermination()

@@ -3,6 +3,7 @@
 # ruff: noqa: T201 - what it prints is the result
 
 import sys
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -41,7 +42,8 @@ spark.sql("INSERT INTO sales.orders VALUES (1)")
 spark.sql("CREATE TABLE fresh USING delta AS SELECT 1 AS a")
 print("two", sorted(table.name for table in two.tables()), two.table("sales.orders").version)
 print("gone", spark.catalog.tableExists("numbers"))
-java = jvm.io.delta.tables.DeltaTable
+jvm: Any = spark._jvm
+java = jvm.io.delta.tables.DeltaTable  # Delta's own package may be missing
 java.forName(spark._jsparkSession, "sales.orders").delete("id = 1")
 print("forName", two.table("sales.orders").snapshot().to_arrow().num_rows)
 spark.newSession().sql("INSERT INTO numbers VALUES (9)")
