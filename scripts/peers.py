@@ -1,10 +1,10 @@
 """Bring the engines that cannot live in .venv, for tests and benchmarks (`make peers`).
 
-Each has a folder below build/peers: `sail` and `dbt` are environments of their own, `delta-spark` holds the
-jars of Delta for Spark, `hadoop-aws` those of Hadoop for S3. What is there with the right pins is
-left alone. One that cannot be brought (no Maven, no network) is no failure: the reason is kept
-beside it, and tests skip with it. `spark-classes` is what Java keeps of Spark, to start it faster:
-nothing is skipped without. Chromium, for the tests of the operations page, is the system's:
+Each has a folder below build/peers: `sail` and `dbt` are environments of their own, `delta-spark`
+holds the jars of Delta for Spark, `hadoop-aws` those of Hadoop for S3. What is there with the right
+pins is left alone. One that cannot be brought (no Maven, no network) is no failure: the reason is
+kept beside it, and tests skip with it. `spark-classes` is what Java keeps of Spark, to start it
+faster: nothing is skipped without. Chromium, for the tests of the operations page, is the system's:
 where it is missing apt brings it, for root on Debian and Ubuntu.
 """
 
@@ -88,7 +88,7 @@ def environment(name: str, folder: Path) -> None:
 
 
 def dbt(folder: Path) -> None:
-    """An environment with dbt; what it lacks (PySpark, and what this project needs) is that of .venv."""
+    """An environment with dbt; PySpark, and what this project needs, are those of .venv."""
     environment("dbt", folder)
     (own,) = folder.glob("lib/python*/site-packages")
     others = [ROOT / "src", sysconfig.get_path("purelib")]

@@ -33,7 +33,7 @@ from deltalakedb.transaction.ratify import Ratified
 
 from support.catalog_rows import all_rows
 from support.delta_log import PROTOCOL, metadata
-from support.lake import Json, OpenLake, add, live_paths, remove, row_counts, schema_json
+from support.lake import SCHEMA, Json, OpenLake, add, live_paths, remove, row_counts, schema_json
 from support.mirror_lakes import NewTable
 from support.mirror_logs import check_published, log_of, versions_in
 from support.proposals import (
@@ -484,3 +484,18 @@ def test_a_result_is_readable(lake: Lake, table: Table) -> None:
     text = published(table.location, 2)
     assert text is not None
     assert json.loads(text.splitlines()[0])["commitInfo"]["operation"] == "WRITE"
+
+
+def test_a_restore_may_change_the_schema_back(lake: Lake, warehouse: Path) -> None:
+    place = str(warehouse / "t")
+    fields = json.loads(SCHEMA)["fields"]
+    wider = {"type": "struct", "fields": [*fields, {**fields[0], "name": "extra"}]}
+    lake.ratify(place, 0, commit_file(PROTOCOL, metadata(), add("a")))
+    lake.ratify(place, 1, commit_file(metadata(schemaString=json.dumps(wider)), add("b")))
+    back = [metadata(), remove("b")]
+    with pytest.raises(CommitRejectedError, match="The schema cannot change"):
+        lake.ratify(place, 2, commit_file(*back))
+    lake.ratify(place, 2, commit_file(*back, operation="RESTORE"))
+    snapshot = lake.table("t").snapshot()
+    assert list(snapshot.schema.names) == [field["name"] for field in fields]
+    assert live_paths(lake.table("t")) == ["a"]
