@@ -1,16 +1,16 @@
 """The queue of the processes that wait for the write lock of a SQLite file.
 
-SQLite has no queue: whoever waits tries again and again, and many that do so take the processor
-from the one that works. Here those that wait lock a file beside the catalog, for which the kernel
-wakes one after the other, and only the first asks SQLite.
+SQLite has no queue: a writer that waits tries again and again, and many that do so take the
+processor from the one that works. Here those that wait lock a file beside the catalog, for which
+the kernel wakes one after the other, and only the first asks SQLite.
 
 Guarantees:
 
 - The queue decides nothing: the write lock of SQLite alone does. Without the file, on systems
   without locks and beside writers that do not queue, everything is as safe.
 - A place ends with its block, with an interrupt, or with its process; no transaction has one.
-- Nobody has to wait for the one before, which may have been stopped: those that wait ask too, now
-  and then.
+- No writer has to wait for the one before, which may have been stopped: those that wait ask too,
+  now and then.
 - A forked child has none of the places of its parent.
 """
 
@@ -98,7 +98,7 @@ class Place:
         return self._wait.is_first
 
     def wait(self, seconds: float) -> None:
-        """Wait for the front, for some seconds at most; the place is not lost after them."""
+        """Wait for the front, for so many seconds at most; the place is not lost after them."""
         if self.is_waiting and self._wait.is_over.acquire(timeout=seconds):
             self.is_waiting = False
 
