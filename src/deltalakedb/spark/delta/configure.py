@@ -116,7 +116,7 @@ def attach(
         # A new session of this Spark would otherwise write tables of the lake without it.
         set_hadoop_default(spark, {URI: target.uri, TOKEN: target.token})
     try:
-        # DeltaTable.forName looks tables up in Spark's own catalog only.
+        # DeltaTable.forName looks into the session's own catalog only.
         for database in spark.catalog.listDatabases():
             spark.sql(f"SHOW TABLES IN `{database.name.replace('`', '``')}`").collect()
     except PySparkException as error:
