@@ -20,7 +20,7 @@ from benchmarks.harness import Report
 SCENARIOS = (
     *("commits", "contention", "reading", "reading-curve", "planning", "checkpoints", "importing"),
     *("mirroring", "page", "sizing"),
-    *("spark-scan", "spark-writing", "spark-changes", "spark-tables"),
+    *("spark-scan", "spark-writing", "spark-changes", "spark-tables", "spark-sql"),
 )
 
 

@@ -13,11 +13,15 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from deltalakedb.lake import Lake
+from deltalakedb.spark import configure
 from deltalakedb.spark.java import java_home
 
 _PEERS = Path(__file__).resolve().parent.parent / "build" / "peers" / "delta-spark"
@@ -31,6 +35,24 @@ def has_delta() -> bool:
 @cache
 def session() -> SparkSession:
     """The session; it ends with the process."""
+    return _builder().getOrCreate()
+
+
+@contextmanager
+def lake_session(lake: Lake) -> Iterator[SparkSession]:
+    """A session of Delta on Spark as a client of a lake, in place of the other one."""
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        running.stop()
+    session.cache_clear()
+    spark = configure(_builder(), lake).getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _builder() -> SparkSession.Builder:
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ["PYSPARK_PYTHON"] = sys.executable
     folder = tempfile.mkdtemp(prefix="deltalakedb-bench-spark-")
@@ -60,4 +82,4 @@ def session() -> SparkSession:
                 "org.apache.spark.sql.delta.catalog.DeltaCatalog",
             )
         )
-    return builder.getOrCreate()
+    return builder

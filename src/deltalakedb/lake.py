@@ -645,7 +645,7 @@ class Lake:
         if committer is not None:
             require_text("committer", committer)
         done = self.proposals.take(
-            normalise_location(location),
+            table_location(location),
             version,
             require_bytes("commit", commit),
             committer=committer,

@@ -112,6 +112,8 @@ CHAPTERS: dict[str, list[Case]] = {
             "show sales.orders --version 1 --timestamp 2001-01-01T00:00:00Z",
         ),
         cli("A name that is taken", "create sales.orders new 'id long'"),
+        cli("No location, and no warehouse", "create sales.more 'id long'"),
+        cli("Only a name", "create sales.more", 2),
         cli("A location that is taken", "create sales.more orders 'id long'"),
         cli("A Delta table lies there already", "create sales.more foreign 'id long'"),
         cli("A column without type", "create t new id"),

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from deltalakedb.deltalog.names import commit_key
 from deltalakedb.errors import (
     CommitFileMissingError,
     CommitOutcomeUnknownError,
@@ -32,7 +33,16 @@ from deltalakedb.transaction.ratify import Ratified
 
 from support.catalog_rows import all_rows
 from support.delta_log import PROTOCOL, metadata
-from support.lake import SCHEMA, Json, OpenLake, add, live_paths, remove, row_counts
+from support.lake import (
+    SCHEMA,
+    Json,
+    OpenLake,
+    add,
+    live_paths,
+    remove,
+    row_counts,
+    schema_json,
+)
 from support.mirror_lakes import NewTable
 from support.mirror_logs import check_published, log_of, versions_in
 from support.proposals import (
@@ -45,6 +55,7 @@ from support.proposals import (
     propose_until_won,
     published,
 )
+from support.s3 import S3Server
 
 PLAIN = {"delta.enableInCommitTimestamps": "false"}
 NOW = 1_700_000_000_000
@@ -298,6 +309,32 @@ def test_a_protocol_that_cannot_be_read_is_refused(lake: Lake, table: Table) -> 
         lake.ratify(table.location, 2, commit_file(protocol))
 
 
+def test_a_table_that_is_only_kept_for_other_engines_cannot_be_read(
+    lake: Lake, warehouse: Path
+) -> None:
+    """Geometries change rows, not which files a table has."""
+    features = ["geospatial"]
+    protocol: Json = {
+        "protocol": {
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": features,
+            "writerFeatures": features,
+        }
+    }
+    schema = schema_json("id", ("place", "geometry(OGC:CRS84)"))
+    first = commit_file(protocol, metadata(schemaString=schema))
+    lake.ratify(f"file:{warehouse}/places", 0, first)
+    lake.ratify(f"file:{warehouse}/places", 1, append("a", txn_id=new_id()))
+    table = lake.table("places")
+    assert [record.version for record in table.history()] == [1, 0]
+    assert table.verify().ok
+    with pytest.raises(UnsupportedFeatureError, match="geospatial"):
+        table.snapshot()
+    with pytest.raises(UnsupportedFeatureError, match="geospatial"):
+        lake.create_table("mine", schema=schema)
+
+
 def test_in_commit_timestamps_increase_and_agree_with_the_clock(
     lake: Lake, new_table: NewTable
 ) -> None:
@@ -417,6 +454,23 @@ def test_of_many_that_create_one_table_one_wins(lake: Lake, warehouse: Path) -> 
     assert len(done) == 1
     assert [table.name for table in lake.tables()] == ["t"]
     assert lake.verify("t").ok
+
+
+def test_tables_on_an_object_store(open_lake: OpenLake, s3_server: S3Server) -> None:
+    bucket = s3_server.new_bucket()
+    options = s3_server.storage_options
+    lake = open_lake(warehouse=f"s3://{bucket}/lake", storage_options=options)
+    # Hadoop names the store in another way.
+    place = f"s3a://{bucket}/lake/sales.db/orders"
+    data = append("a", txn_id=new_id())
+    lake.ratify(place, 0, first_commit(txn_id=new_id()))
+    assert lake.ratify(place, 1, data).version == 1
+    with pytest.raises(UnexpectedVersionError):
+        lake.ratify(place, 1, append("b", txn_id=new_id()))
+    table = lake.table("sales.orders")
+    assert table.location == f"s3://{bucket}/lake/sales.db/orders"
+    assert lake.open_storage(table.location).get(commit_key(1)) == data
+    assert table.verify().ok
 
 
 # --- clones -------------------------------------------------------------------------------

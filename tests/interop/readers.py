@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import distribution
@@ -177,6 +178,7 @@ class SparkWorker(Reader):
             text=True,
             cwd=folder,
             env={**os.environ, **environ},
+            start_new_session=True,
         )
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._held.callback(self._stop)
@@ -245,8 +247,13 @@ class SparkWorker(Reader):
     def _read(self, path: str, version: int | None, timestamp: datetime | None) -> pa.Table:
         return self.ask_read(Path(path), version=version, timestamp=timestamp).result()
 
+    def kill(self) -> None:
+        """End the session at once, with the Java that it has started."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+
     def _stop(self) -> None:
-        _opened(self._process.stdin).close()
+        with suppress(BrokenPipeError):
+            _opened(self._process.stdin).close()
         if self._asked:
             # Nobody waits for these answers any more.
             self._process.kill()

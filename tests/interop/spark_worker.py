@@ -62,9 +62,12 @@ def answer(spark: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
             table = pa.table({})
         elif "stream" in request:
             reader = spark.readStream.options(**request["options"])
-            writer = reader.table(request["stream"]).writeStream.trigger(availableNow=True)
-            writer = writer.option("checkpointLocation", request["checkpoint"])
-            writer.toTable(request["to"]).awaitTermination()
+            # Delta takes the table for one without a name in a thread without an active session.
+            classes: Any = spark.sparkContext._jvm
+            classes.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
+            stream = reader.table(request["stream"]).writeStream.trigger(availableNow=True)
+            stream = stream.option("checkpointLocation", request["checkpoint"])
+            stream.toTable(request["to"]).awaitTermination()
             table = pa.table({})
         elif "write" in request:
             rows = spark.sql(request["write"])

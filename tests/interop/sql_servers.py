@@ -1,10 +1,9 @@
-"""A running service, and a driver of Spark that serves JDBC and Connect, as docs/how-to/bi.md has them."""
+"""Servers that run beside the commands of a page: our service, and drivers of Spark."""
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
 import socket
 import subprocess
 import sys
@@ -15,13 +14,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyspark
+import pytest
+
+from deltalakedb.errors import DeltaLakeDbError
 from deltalakedb.spark.delta.jar import jar
 from deltalakedb.spark.java import java_home
 
-from interop.readers import peer
+from interop.readers import Unavailable, peer
 from support.doc_blocks import BASH
 
-SPARK_BIN = Path(sys.prefix) / "bin"
 _STARTS_WITHIN = 180.0
 
 
@@ -32,49 +34,62 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def environment(**more: str) -> dict[str, str]:
-    """The variables of a shell in which the commands of the page work."""
-    jar()  # a reason to skip, where it is missing
+def variables(**more: str) -> dict[str, str]:
+    """The variables of a shell in which the commands of the pages work; else a skip."""
+    try:
+        jar()
+        delta = peer("Delta on Spark", "delta-spark")
+        java = java_home()
+    except (DeltaLakeDbError, Unavailable) as missing:
+        pytest.skip(str(missing))
+    spark = Path(pyspark.__file__).parent / "bin"
     return {
         **os.environ,
-        "PATH": f"{SPARK_BIN}:{os.environ['PATH']}",
-        "JAVA_HOME": str(java_home()),
-        "DELTA_JARS": str(peer("Delta on Spark", "delta-spark")),
+        "PATH": f"{Path(sys.executable).parent}:{spark}:{os.environ['PATH']}",
+        "JAVA_HOME": str(java),
+        "DELTA_JARS": str(delta),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
         **more,
     }
 
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """A shell in a folder, in which servers run beside other commands."""
+    """A folder and variables, in which servers run beside other commands."""
 
     folder: Path
     variables: Mapping[str, str]
 
-    def run(self, script: str, *, timeout: float = 300) -> str:
-        """What a script prints; it must succeed."""
+    def run(self, *command: str) -> str:
+        """What a command prints; it must succeed."""
         done = subprocess.run(
-            [BASH, "-euo", "pipefail", "-c", script],
+            command,
             cwd=self.folder,
             env=dict(self.variables),
             capture_output=True,
             text=True,
+            errors="replace",
             check=False,
-            timeout=timeout,
+            timeout=500,
         )
-        assert done.returncode == 0, f"{script}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}{done.stderr[-4000:]}"
         return done.stdout
 
+    def script(self, text: str) -> str:
+        """What a script prints; it must succeed."""
+        return self.run(BASH, "-euo", "pipefail", "-c", text)
+
     @contextmanager
-    def serving(self, script: str, log: str, *ports: int) -> Iterator[None]:
+    def serving(self, script: str, name: str, *ports: int) -> Iterator[None]:
         """Run a script whose last command listens at ports, until the end of the block."""
-        *first, last = _commands(script)
-        path = self.folder / log
+        lines = re.sub(r"\\\n\s*", "", script).strip().splitlines()
+        log = self.folder / f"{name}.log"
+        text = "\n".join([*lines[:-1], f"exec {lines[-1]}"])
         with (
-            path.open("w") as output,
+            log.open("wb") as output,
             subprocess.Popen(
-                [BASH, "-euo", "pipefail", "-c", "\n".join([*first, f"exec {last}"])],
+                [BASH, "-euo", "pipefail", "-c", text],
                 cwd=self.folder,
                 env=dict(self.variables),
                 stdout=output,
@@ -82,7 +97,7 @@ class Shell:
             ) as process,
         ):
             try:
-                _await(process, path, ports)
+                _await(process, log, ports)
                 yield
             finally:
                 process.terminate()
@@ -92,27 +107,14 @@ class Shell:
                 timer.cancel()
 
 
-def _commands(script: str) -> list[str]:
-    return [line for line in re.sub(r"\\\n\s*", "", script).splitlines() if line.strip()]
-
-
 def _await(process: subprocess.Popen[bytes], log: Path, ports: tuple[int, ...]) -> None:
+    """Wait until something listens at each port."""
     deadline = time.monotonic() + _STARTS_WITHIN
-    waiting = list(ports)
-    while waiting:
-        assert process.poll() is None, f"it ended\n{log.read_text(errors='replace')[-5000:]}"
-        assert time.monotonic() < deadline, f"not ready\n{log.read_text(errors='replace')[-5000:]}"
-        with socket.socket() as one:
-            if one.connect_ex(("127.0.0.1", waiting[0])) == 0:
-                waiting.pop(0)
-                continue
-        time.sleep(0.1)
-
-
-def beeline(shell: Shell, port: int, statements: str) -> list[dict[str, str]]:
-    """The rows of all results of statements, as beeline prints them."""
-    (shell.folder / "statements.sql").write_text(statements, "utf-8")
-    options = "--silent=true --showHeader=true --outputformat=dsv --delimiterForDSV='|'"
-    url = shlex.quote(f"jdbc:hive2://127.0.0.1:{port}")
-    out = shell.run(f"beeline -u {url} -n tester {options} -f statements.sql")
-    return rows_of(out)
+    for port in ports:
+        while True:
+            with socket.socket() as one:
+                if one.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            ended = process.poll() is not None or time.monotonic() > deadline
+            assert not ended, f"no server at {port}\n{log.read_text(errors='replace')[-5000:]}"
+            time.sleep(0.1)

@@ -93,7 +93,8 @@ def test_each_refusal_has_its_code(client: Client, tmp_path: Path) -> None:
     assert code(append("a"), location=place, version=5) == (423, "drifted")
     assert code(b"nonsense", location=place, version=1) == (422, "rejected")
     assert code(commit_file(), location=place, version="x") == (400, "invalid")
-    assert code(append("a"), location="ftp://x/y", version=1) == (400, "invalid")
+    for nowhere in ("ftp://x/y", "s3://b/lake/a#b", "s3a://b/a?b", "s3://b/a%20b", "hdfs://n/t"):
+        assert code(append("a"), location=nowhere, version=1) == (404, "unknown-table")
     assert code(append("a"), location=place) == (400, "invalid")
     assert code(append("a"), location="", version=1) == (400, "invalid")
     broken = ask(client, "commits", append("../a"), location=place, version=1)

@@ -253,6 +253,13 @@ def _fields_below(data_type: DataType) -> Iterator[StructField]:
 
 _DECIMAL: Final = re.compile(r"decimal\(\s*(\d{1,9})\s*,\s*(-?\d{1,9})\s*\)", re.ASCII)
 
+_GEOSPATIAL: Final = re.compile(r"(geometry|geography)\([^()]{1,200}\)")
+
+
+def is_geospatial(data_type: DataType) -> bool:
+    """Whether a type is a geometry or geography, with its reference system as the parameter."""
+    return isinstance(data_type, PrimitiveType) and "(" in data_type.name
+
 
 def schema_from_json(text: str) -> StructType:
     """Parse the `schemaString` of a table."""
@@ -357,6 +364,8 @@ def _named_type(name: str, at: str) -> DataType:
         return DecimalType(int(match[1]), int(match[2]))
     if name == "decimal":
         return DecimalType(10, 0)
+    if _GEOSPATIAL.fullmatch(name) is not None:
+        return PrimitiveType(name)
     raise _bad(
         at,
         f"{name!r} is not a type of Delta",

@@ -20,6 +20,7 @@ from deltalakedb.actions.datatypes import (
     PrimitiveType,
     StructField,
     StructType,
+    is_geospatial,
 )
 from deltalakedb.actions.properties import CONSTRAINT_PREFIX, FEATURE_PREFIX, TableProperties
 from deltalakedb.actions.values import Metadata, Protocol
@@ -81,6 +82,7 @@ _FEATURES: Final = (
     TableFeature("collations-preview", requires=("domainMetadata",)),
     TableFeature("coordinatedCommits-preview", requires=("inCommitTimestamp",)),
     TableFeature("domainMetadata"),
+    TableFeature("geospatial", reader=True),
     TableFeature("icebergCompatV1", requires=("columnMapping",)),
     TableFeature("icebergCompatV2", requires=("columnMapping",)),
     TableFeature("icebergCompatV3", requires=("columnMapping", "rowTracking")),
@@ -111,6 +113,12 @@ READS: Final = READ_NEWER | {
     "vacuumProtocolCheck",
 }
 """Reader features this release honours. Writer-only features never hinder a reader."""
+
+RECORDS: Final = READS | {"geospatial"}
+"""Reader features of tables whose commits this release records for other engines.
+
+They change rows, and not which files a table has: its versions are right, and reading is refused.
+"""
 
 WRITES: Final = frozenset(
     {
@@ -178,10 +186,13 @@ def required_features(protocol: Protocol) -> frozenset[str]:
     return reader_features(protocol) | writer_features(protocol)
 
 
-def check_readable(protocol: Protocol, *, table: str = "") -> None:
-    """Raise unless this release may read a table with this protocol."""
+def check_readable(protocol: Protocol, *, table: str = "", honours: Iterable[str] = ()) -> None:
+    """Raise unless this release may read a table with this protocol.
+
+    `honours` are features that the caller takes care of.
+    """
     check_protocol(protocol)
-    refused = sorted(reader_features(protocol) - READS)
+    refused = sorted(reader_features(protocol) - READS - set(honours))
     if refused:
         raise _unsupported(table, "read", refused, "")
 
@@ -198,7 +209,7 @@ def check_writable(
     `metadata` decides which of `WRITES_UNLESS_USED` are in use; without it all count as used.
     `honours` are features that the caller takes care of for this write.
     """
-    check_readable(protocol, table=table)
+    check_readable(protocol, table=table, honours=honours)
     needed = writer_features(protocol)
     listed = set(protocol.reader_features or ())
     known_readers = {f.name for f in _FEATURES if f.reader} & needed
@@ -439,6 +450,8 @@ def _schema_uses(schema: StructType) -> Iterator[tuple[str, Use]]:
             # Nested types hold mappings and cannot be looked up; none of them is a feature.
             if isinstance(data_type, PrimitiveType) and data_type in _BY_TYPE:
                 yield _BY_TYPE[data_type], f"the column {field.name!r} ({data_type})"
+            elif is_geospatial(data_type):
+                yield "geospatial", f"the column {field.name!r} ({data_type})"
 
 
 def _types_of(field: StructField) -> Iterator[DataType]:

@@ -152,7 +152,7 @@ class Mirror:
         self._direct.publish(table, version)
 
     def publish_all(self, table: TableRecord) -> int:
-        """Publish all versions, in either mode; returns the newest one, which is in the log then."""
+        """Publish all versions, in either mode; returns the newest one."""
         with self._store.read() as session:
             head = self._store.head(session, table.table_id)
             if head is None:

@@ -30,6 +30,7 @@ from deltalakedb.actions import (
     from_dict,
     parse_commit,
 )
+from deltalakedb.actions.features import RECORDS
 from deltalakedb.actions.jsonvalue import loads
 from deltalakedb.actions.properties import TableProperties
 from deltalakedb.deltalog.differences import (
@@ -475,7 +476,8 @@ class CatalogState:
     """A version of a table as the catalog has it."""
 
     def __init__(self, store: Store, table: TableRecord, version: int) -> None:
-        self.snapshot = open_snapshot(store, None, table, version)
+        # Its rows are not read.
+        self.snapshot = open_snapshot(store, None, table, version, honours=RECORDS)
         with store.read() as session:
             txns = app_transactions(session, table.table_id, version)
             domains = domain_metadata(session, table.table_id, version)

@@ -44,7 +44,7 @@ from deltalakedb.errors import (
 from deltalakedb.operations.alter import check_name
 from deltalakedb.service.access import RefusedError, Scope, Token, bearer
 from deltalakedb.service.answers import to_json
-from deltalakedb.storage import normalise_location
+from deltalakedb.storage import table_location
 from deltalakedb.store.table_lookup import find_table_by_spark_name, table_exists
 
 if TYPE_CHECKING:
@@ -105,8 +105,13 @@ class Call:
 
     @property
     def location(self) -> str:
-        """The normalised location of the parameter."""
-        return normalise_location(self.parameters["location"])
+        """The normalised location of the parameter; TableNotFoundError where no table can lie."""
+        try:
+            return table_location(self.parameters["location"])
+        except ConfigurationError as error:
+            raise TableNotFoundError(
+                "No table of this lake lies at this location", why=str(error)
+            ) from error
 
     @property
     def version(self) -> int:

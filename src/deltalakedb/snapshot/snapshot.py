@@ -256,15 +256,23 @@ class Snapshot:
 
 
 def open_snapshot(
-    store: Store, session: Session | None, table: TableRecord, version: int
+    store: Store,
+    session: Session | None,
+    table: TableRecord,
+    version: int,
+    *,
+    honours: Iterable[str] = (),
 ) -> Snapshot:
-    """Open the table at a version; check that its features are supported."""
-    return snapshot_of(store, table, resolve(store, table, version=version, session=session))
+    """Open the table at a version; check that its features are supported, or in `honours`."""
+    opened = resolve(store, table, version=version, session=session)
+    return snapshot_of(store, table, opened, honours=honours)
 
 
-def snapshot_of(store: Store, table: TableRecord, opened: OpenedTable) -> Snapshot:
+def snapshot_of(
+    store: Store, table: TableRecord, opened: OpenedTable, *, honours: Iterable[str] = ()
+) -> Snapshot:
     """Return the snapshot of a resolved version; check that its features are supported."""
-    check_readable(opened.protocol, table=table.name)
+    check_readable(opened.protocol, table=table.name, honours=honours)
     if opened.version == opened.head:
         store.metrics.gauge("files_active_gauge", opened.counts.live_files, table=table.name)
     return Snapshot(

@@ -4,7 +4,7 @@
   layout of Spark's own warehouse. Dots after the first one belong to the last folder.
 - `name_of` returns the name for every place that `place_of` returns. It also names the tables of
   other layouts: each folder below the warehouse is a part of the name.
-- A name that some disk, object store or engine would not take as a folder has no place.
+- A name that is no folder for every disk, object store and engine has no place.
 - Pure: nothing is read, and links are not followed.
 """
 

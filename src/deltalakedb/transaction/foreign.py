@@ -26,7 +26,7 @@ from deltalakedb.actions import (
     UnknownAction,
     parse_commit,
 )
-from deltalakedb.actions.features import FEATURES, check_readable, required_features
+from deltalakedb.actions.features import FEATURES, RECORDS, check_readable, required_features
 from deltalakedb.actions.file_paths import spellings
 from deltalakedb.deltalog.replay import file_id
 from deltalakedb.store import Counts, Payload, VersionRecord, account
@@ -193,7 +193,7 @@ def _check_rules(
     protocol = summary.protocol or (state and state.protocol)
     features: frozenset[str] = frozenset()
     if protocol is not None:
-        check_readable(protocol)
+        check_readable(protocol, honours=RECORDS)
         features = required_features(protocol)
     # The writer is responsible for what the protocol demands of writers.
     gone = sum((remove.path, remove.dv_id) in live for remove in summary.removes)

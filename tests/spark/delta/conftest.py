@@ -9,7 +9,6 @@ import pytest
 import deltalakedb
 from deltalakedb.lake import Lake
 from deltalakedb.spark.delta.embedded import embedded_service
-
 from interop.readers import Unavailable
 from spark.delta.lake_spark import LakeSpark
 
@@ -25,9 +24,7 @@ def shared_lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
 
 
 @pytest.fixture(scope="session")
-def started(
-    tmp_path_factory: pytest.TempPathFactory, shared_lake: Lake
-) -> Iterator[LakeSpark]:
+def started(tmp_path_factory: pytest.TempPathFactory, shared_lake: Lake) -> Iterator[LakeSpark]:
     """Delta on Spark, a client of the shared lake."""
     folder = tmp_path_factory.mktemp("delta-spark")
     try:

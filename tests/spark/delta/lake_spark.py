@@ -19,8 +19,6 @@ from interop.limits import Case, judge, judge_all
 from interop.readers import SPARK_SETTINGS, DeltaRs, SparkWorker, Unavailable, peer
 
 
-
-
 class LakeSpark(SparkWorker):
     """A session with our log store and catalog class; without a service it is Delta's own."""
 

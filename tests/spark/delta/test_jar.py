@@ -14,7 +14,6 @@ from deltalakedb.errors import MissingDriverError
 from deltalakedb.spark.delta import jar as jar_module
 from deltalakedb.spark.delta.jar import CATALOG, JAR, LOG_STORE, jar
 from deltalakedb.spark.java import java_home
-
 from interop.readers import REPOSITORY, Unavailable, peer
 
 TESTS = REPOSITORY / "jvm" / "test"

@@ -21,7 +21,7 @@ from deltalakedb.spark.delta.settings import SCHEMES
 from deltalakedb.spark.io.spark_internals import builder_settings
 
 PACKAGES = "spark.jars.packages"
-SERVICE = {"service": "https://lake.example:8765/", "token": "a-long-enough-token"}
+SERVICE: dict[str, Any] = {"service": "https://lake.example:8765/", "token": "a-long-enough-token"}
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +168,7 @@ def test_a_java_that_runs_already_needs_the_jar_at_its_start(
     builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--jars /a.jar pyspark-shell")
-    with pytest.raises(ConfigurationError, match="python -m deltalakedb.spark.delta.jar"):
+    with pytest.raises(ConfigurationError, match=r"python -m deltalakedb\.spark\.delta\.jar"):
         configure(builder, **SERVICE)
 
 

@@ -154,7 +154,24 @@ public class LakeCatalog extends DeltaCatalog {
     }
     session.forget(table);
     ensureDatabase(session, client, session.spelled(table.namespace()[0]));
-    session.add(table, location, known.get().id(), session.isDefaultPlace(table, location));
+    session.add(table, location, known.get().id(), isOwnPlace(session, client, table, location));
+  }
+
+  /** Whether a new table of this name would lie here: dropping it in Spark deletes its files. */
+  private static boolean isOwnPlace(
+      SessionTables session, CatalogClient client, Identifier table, Path location) {
+    return session.isDefaultPlace(table, location)
+        || placeOf(session, client, table)
+            .map(place -> SessionTables.samePlace(place, location))
+            .orElse(false);
+  }
+
+  /** The place of a name in the warehouse of the lake; none without a warehouse. */
+  private static Optional<Path> placeOf(
+      SessionTables session, CatalogClient client, Identifier table) {
+    String[] parts = nameOf(session, table).split("\\.", 2);
+    String below = parts.length == 1 ? parts[0] : parts[0] + ".db/" + parts[1];
+    return run(client::warehouse).map(root -> new Path(sparkLocation(root), below));
   }
 
   /**
@@ -279,15 +296,9 @@ public class LakeCatalog extends DeltaCatalog {
           || session.find(table).isPresent()) {
         return;
       }
-      Optional<String> warehouse = run(client::warehouse);
-      if (warehouse.isEmpty()) {
-        return;
-      }
-      String[] parts = nameOf(session, table).split("\\.", 2);
-      String below = parts.length == 1 ? parts[0] : parts[0] + ".db/" + parts[1];
-      Path place = new Path(sparkLocation(warehouse.get()), below);
-      if (!session.isDefaultPlace(table, place)) {
-        properties.put(TableCatalog.PROP_LOCATION, place.toUri().toString());
+      Optional<Path> place = placeOf(session, client, table);
+      if (place.isPresent() && !session.isDefaultPlace(table, place.get())) {
+        properties.put(TableCatalog.PROP_LOCATION, place.get().toUri().toString());
         properties.put(TableCatalog.PROP_IS_MANAGED_LOCATION, "true");
       }
     }

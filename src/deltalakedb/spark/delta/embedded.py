@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from deltalakedb.arguments import require_text
@@ -38,8 +38,7 @@ def embedded_service(lake: Lake) -> Service:
         service = _services.get(lake)
         if service is None:
             token = secrets.token_urlsafe(32)
-            pages = extension("service")
-            assert pages is not None, "the package registers it"
+            pages: Any = extension("service")
             page = lake.until_closed(pages.OperationsPage(lake, token=token))
             service = _services[lake] = Service(page.address, token)
         return service

@@ -1,4 +1,4 @@
-"""Statements that need every internal of Delta and Spark that our jar uses, for `doctor --spark`."""
+"""Statements that need all that our jar uses of Delta and Spark, for `doctor --spark`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Final
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-_NAME: Final = "deltalakedb_probe"
 # What of the jar a statement tries, and the statement; each needs those before it.
 _STATEMENTS: Final[Mapping[str, str]] = {
-    "new tables": f"CREATE TABLE {_NAME} (id BIGINT) USING delta",
-    "commits": f"INSERT INTO {_NAME} VALUES (1)",
-    "listings": f"SELECT * FROM {_NAME}",
+    "new tables": "CREATE TABLE deltalakedb_probe (id BIGINT) USING delta",
+    "commits": "INSERT INTO deltalakedb_probe VALUES (1)",
+    "listings": "SELECT * FROM deltalakedb_probe",
     "lists of tables": "SHOW TABLES",
-    "renamed tables": f"ALTER TABLE {_NAME} RENAME TO {_NAME}_2",
-    "dropped tables": f"DROP TABLE {_NAME}_2",
+    "renamed tables": "ALTER TABLE deltalakedb_probe RENAME TO deltalakedb_probe_2",
+    "dropped tables": "DROP TABLE deltalakedb_probe_2",
 }
 
 

@@ -43,7 +43,7 @@ def session_settings(spark: SparkSession) -> dict[str, str]:
 
 def builder_settings(builder: SparkSession.Builder) -> dict[str, str]:
     """The settings that a builder has so far."""
-    return {name: str(value) for name, value in builder._options.items()}  # type: ignore[attr-defined] # noqa: SLF001
+    return {name: str(value) for name, value in builder._options.items()}  # noqa: SLF001
 
 
 # --- the JVM and Hadoop -------------------------------------------------------------------
