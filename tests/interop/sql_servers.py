@@ -20,8 +20,8 @@ import pytest
 from deltalakedb.errors import DeltaLakeDbError
 from deltalakedb.spark.delta.jar import jar
 from deltalakedb.spark.java import java_home
-
 from interop.readers import Unavailable, peer
+
 from support.doc_blocks import BASH
 
 _STARTS_WITHIN = 180.0

@@ -15,8 +15,8 @@ import pytest
 
 import deltalakedb
 from deltalakedb.lake import Lake
-
 from interop.sql_servers import Shell, free_port, variables
+
 from support.doc_blocks import Block, blocks_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -70,9 +70,7 @@ class Servers:
         (self.shell.folder / "statements.sql").write_text(statements, "utf-8")
         url = f"jdbc:hive2://127.0.0.1:{self.thrift}"
         options = ("--silent=true", "--showHeader=false", "--outputformat=tsv2")
-        out = self.shell.run(
-            "beeline", "-u", url, "-n", "tester", *options, "-f", "statements.sql"
-        )
+        out = self.shell.run("beeline", "-u", url, "-n", "tester", *options, "-f", "statements.sql")
         return [line.split("\t") for line in out.splitlines()]
 
     def rows(self, name: str) -> list[tuple[object, ...]]:
@@ -150,7 +148,7 @@ def test_the_metadata_of_jdbc_has_the_tables_of_the_lake(servers: Servers) -> No
     table.rename("hr.staff")
     assert ["hr", "staff"] in listed()
     assert ["hr", "people"] not in listed()
-    servers.lake.drop_table("hr.staff", unpublished="lose")
+    servers.lake.drop_table("hr.staff")
     assert "hr" not in [row[0] for row in listed()]
 
 
