@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -146,7 +147,8 @@ def _opening(report: Report, both: _Both, *, files: int, rounds: int) -> None:
 
     def once(name: str) -> float:
         session = sessions[name]
-        session._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # noqa: SLF001
+        jvm: Any = session._jvm  # noqa: SLF001
+        jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
         query = f"SELECT count(*) FROM {both.table(name, 'opened')}"
         started = time.perf_counter()
         ((rows,),) = session.sql(query).collect()

@@ -162,3 +162,12 @@ def test_statements_through_connect(servers: Servers) -> None:
     assert servers.rows("connect.renamed") == expected
     assert servers.rows("connect.saved") == [(100, 1, "w"), (100, 1, "w")]
     assert "connect.s" not in servers.lake
+
+
+def test_a_scheme_without_our_log_store_is_refused(servers: Servers) -> None:
+    schema = servers.lake.table("sales.orders").snapshot().schema
+    with deltalakedb.connect(f"sqlite:///{servers.shell.folder}/bi.db", mirror="worker") as lake:
+        lake.create_table("far.t", location="gs://bucket/t", schema=schema)
+    assert ["far", "t", "false"] in servers.beeline("SHOW TABLES IN far;\n")
+    with pytest.raises(AssertionError, match=r"spark\.delta\.logStore\.gs\.impl=io\.deltalakedb"):
+        servers.beeline("INSERT INTO far.t VALUES (5, 'far', 5.5);\n")

@@ -31,7 +31,11 @@ STORIES: dict[str, list[str]] = {
     "create or replace": [
         "CREATE TABLE {t} USING delta AS SELECT * FROM {s}",
         "CREATE OR REPLACE TABLE {t} (a INT) USING delta",
-        "CREATE OR REPLACE TABLE {t} USING delta PARTITIONED BY (part) AS SELECT * FROM {s}",
+        # Delta's own catalog fails on the next statement if the partition columns are not the last.
+        (
+            "CREATE OR REPLACE TABLE {t} USING delta PARTITIONED BY (part) "
+            "AS SELECT id, v, part FROM {s}"
+        ),
         "REPLACE TABLE {t} USING delta AS SELECT id FROM {s}",
     ],
     "rows": [

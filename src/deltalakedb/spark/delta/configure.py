@@ -74,11 +74,11 @@ def configure(
         lake = _lake(catalog, storage_options)
         warehouse = lake.warehouse
         storage = hadoop_options(warehouse or "", lake.storage_options)
-        found = embedded_service(lake)
+        target = embedded_service(lake)
     else:
-        found = _running(catalog, storage_options, service, token)
+        target = _running(catalog, storage_options, service, token)
     settings = session_settings_for(
-        known, found, warehouse=warehouse, storage=storage, timeout=timeout
+        known, target, warehouse=warehouse, storage=storage, timeout=timeout
     )
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -107,21 +107,21 @@ def attach(
                 why="Its Spark runs in another process, which may be on another machine",
                 fix="Run `deltalakedb serve`, and pass service='https://host:port' and a token",
             )
-        found = embedded_service(_lake(catalog, storage_options))
+        target = embedded_service(_lake(catalog, storage_options))
     else:
-        found = _running(catalog, storage_options, service, token)
-    spark.conf.set(URI, found.uri)
-    spark.conf.set(TOKEN, found.token)
+        target = _running(catalog, storage_options, service, token)
+    spark.conf.set(URI, target.uri)
+    spark.conf.set(TOKEN, target.token)
     if not is_connect(spark):
         # A new session of this Spark would otherwise write tables of the lake without it.
-        set_hadoop_default(spark, {URI: found.uri, TOKEN: found.token})
+        set_hadoop_default(spark, {URI: target.uri, TOKEN: target.token})
     try:
-        # The names of tables that nobody looks up, such as DeltaTable.forName does not.
+        # DeltaTable.forName looks into the session's own catalog only.
         for database in spark.catalog.listDatabases():
             spark.sql(f"SHOW TABLES IN `{database.name.replace('`', '``')}`").collect()
     except PySparkException as error:
         raise ConfigurationError(
-            f"The session cannot use the service at {found.uri}",
+            f"The session cannot use the service at {target.uri}",
             why=str(error).partition("\n")[0],
             fix="Check its address and token",
         ) from error

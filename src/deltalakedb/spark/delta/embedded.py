@@ -1,6 +1,6 @@
 """The service of a lake in this process, for the Spark driver that runs beside it.
 
-It listens on loopback only, with a token that is made for it, and ends with the lake.
+It listens on loopback only, with a new token, and ends with the lake.
 """
 
 from __future__ import annotations
