@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import deltalakedb
-from deltalakedb.cli import mirror as cli_mirror
+from deltalakedb.cli import log_lines
 from deltalakedb.cli.app import run
 from deltalakedb.cli.output import printable, size
 from deltalakedb.cli.schemas import read_schema
@@ -546,7 +546,7 @@ def test_what_could_not_be_published_is_a_warning(
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_workers_log_advises_commands(form: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with cli_mirror._logs_to_stderr(cli_mirror.LogFormat(form), "info"):
+    with log_lines.logs_to_stderr(log_lines.LogFormat(form), "info"):
         warning("mirror_failed", lambda: {"version": 3, "error": f"See {Fix('lake.verify', 'a')}"})
     err = capsys.readouterr().err
     assert "mirror_failed" in err

@@ -35,6 +35,8 @@ ELSEWHERE = {
     "docs/architecture.md": "a drawing: test_architecture.py resolves every name on the page",
     "docs/wrong-usages.md": "written by tests/cli/test_wrong_usages.py, which does all of it",
     "docs/schema.md": "tests/store/sql/test_schema_docs.py runs its queries on every engine",
+    "docs/how-to/bi.md": "needs servers of Spark: tests/interop/test_bi.py runs it",
+    "docs/how-to/dbt.md": "needs dbt: tests/interop/test_dbt.py runs it",
     "docs/how-to/spark-sql.md": "needs Delta: tests/spark/delta/test_session.py runs it",
     "docs/decisions/0003-indexes.md": "an index that was tried and not taken",
 }

@@ -17,6 +17,7 @@ import typer
 
 from deltalakedb.cli import log, maintenance, mirror, tables
 from deltalakedb.cli.checks import Check, all_checks
+from deltalakedb.cli.log_lines import Format, Level, LogFormat, logs_to_stderr
 from deltalakedb.cli.notices import notices
 from deltalakedb.cli.options import (
     AsJson,
@@ -203,6 +204,8 @@ def serve(
             metavar="NAME", help="A host name to answer to, e.g. that of a proxy; may be repeated."
         ),
     ] = None,
+    log_format: Format = LogFormat.TEXT,
+    log_level: Level = "info",
     storage_option: StorageOptions = None,
 ) -> None:
     """Serve the operations page, and the commits of engines such as Delta on Spark.
@@ -222,6 +225,7 @@ def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     with (
+        logs_to_stderr(log_format, log_level),
         open_lake(catalog, storage_option, mirror="worker", new=True) as lake,
         OperationsPage(
             lake,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import signal
-import sys
-from contextlib import ExitStack, contextmanager
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deltalakedb.cli.notices import collected_warnings, no_catalog_is_empty, only, print_warning
+from deltalakedb.cli.log_lines import (
+    Format,
+    Level,
+    LogFormat,
+    logs_to_stderr,
+    with_commands,
+)
+from deltalakedb.cli.notices import collected_warnings, no_catalog_is_empty, print_warning
 from deltalakedb.cli.options import AsJson, Catalog, StorageOptions, open_lake
 from deltalakedb.cli.output import (
     as_commands,
@@ -29,7 +32,7 @@ from deltalakedb.store.mirror import drift_way_out
 from deltalakedb.telemetry import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from deltalakedb.lake import Lake
     from deltalakedb.mirror.mirror import TableStatus
@@ -43,13 +46,6 @@ app = typer.Typer(
 Concurrency = Annotated[
     int, typer.Option(metavar="N", min=1, help="How many tables to publish at once.")
 ]
-
-
-class LogFormat(StrEnum):
-    """How log records are written."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 @app.command()
@@ -70,12 +66,8 @@ def run(
     metrics_host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="The address to serve them on.")
     ] = "127.0.0.1",
-    log_format: Annotated[LogFormat, typer.Option(help="How to log to standard error.")] = (
-        LogFormat.TEXT
-    ),
-    log_level: Annotated[
-        str, typer.Option(metavar="LEVEL", help="How much to log: debug, info, warning or error.")
-    ] = "info",
+    log_format: Format = LogFormat.TEXT,
+    log_level: Level = "info",
 ) -> None:
     """Publish every commit as it comes, until Ctrl-C (SIGINT) or SIGTERM.
 
@@ -83,7 +75,7 @@ def run(
     commit wakes them up at once.
     """
     with ExitStack() as stack:
-        stack.enter_context(_logs_to_stderr(log_format, log_level))
+        stack.enter_context(logs_to_stderr(log_format, log_level))
         lake = stack.enter_context(open_lake(catalog, storage_option, mirror="worker"))
         if metrics_port is not None:
             endpoint = lake.serve_metrics(port=metrics_port, host=metrics_host)
@@ -138,7 +130,7 @@ def status(
         statuses = lake.mirror.status()
     listed = [one for one in statuses if one.state != "published"] if behind else statuses
     if as_json:
-        show_json([_with_commands(one.to_dict()) for one in listed])
+        show_json([with_commands(one.to_dict()) for one in listed])
     else:
         _show_status(
             listed, empty="All tables are published." if statuses else "There are no tables yet."
@@ -289,62 +281,9 @@ def _wrong(one: TableStatus) -> str:
     return " ".join(parts)
 
 
-def _with_commands(fields: dict[str, Any]) -> dict[str, Any]:
-    """Render the fixes of stored errors as commands."""
-    return {
-        name: as_commands(value) if name.endswith("error") and isinstance(value, str) else value
-        for name, value in fields.items()
-    }
-
-
 # --- running ------------------------------------------------------------------------------
 
 
 def _stop_on_signals(worker: Worker) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: worker.stop())
-
-
-class _Lines(logging.Formatter):
-    """One line of text for each record."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - its name
-        fields = _with_commands(getattr(record, "fields", {}))
-        if fields:
-            name = getattr(record, "event", "")
-            record.message = " ".join([name, *(f"{key}={value}" for key, value in fields.items())])
-        return super().formatMessage(record)
-
-
-class _JsonLines(logging.Formatter):
-    """One JSON object a line, with the fields of structured events."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        record_fields = {
-            "time": moment(round(record.created * 1000)),
-            "level": record.levelname.lower(),
-            "event": getattr(record, "event", None) or record.getMessage(),
-            **_with_commands(getattr(record, "fields", {})),
-        }
-        return json.dumps(record_fields, ensure_ascii=False, default=str)
-
-
-@contextmanager
-def _logs_to_stderr(form: LogFormat, level: str) -> Iterator[None]:
-    """Show our log while the command runs; the logger is then as it was."""
-    numbers = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-    if level.lower() not in numbers:
-        raise typer.BadParameter(
-            f"{level!r} is none of {', '.join(numbers)}", param_hint="--log-level"
-        )
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        _JsonLines() if form is LogFormat.JSON else _Lines("%(asctime)s %(levelname)s %(message)s")
-    )
-    before = logger.level
-    logger.setLevel(numbers[level.lower()])
-    try:
-        with only(handler):
-            yield
-    finally:
-        logger.setLevel(before)

@@ -134,6 +134,12 @@ public class LakeCatalog extends DeltaCatalog {
       return;
     }
     Path location = sparkLocation(known.get().location());
+    if (refuses && !session.hasLogStore(location)) {
+      throw new IllegalStateException(
+          "deltalakedb: the table " + qualified(table) + " cannot be used: this session would"
+              + " commit to it without asking the lake. Start Spark with "
+              + SessionTables.logStoreSetting(location) + "=" + CatalogLogStore.class.getName());
+    }
     boolean samePlace =
         entry.flatMap(Entry::location).map(p -> SessionTables.samePlace(p, location)).orElse(false);
     if (entry.isPresent() && samePlace) {

@@ -11,6 +11,7 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
 import org.apache.hadoop.fs.Path;
+import org.apache.spark.SparkConf;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.TableIdentifier;
 import org.apache.spark.sql.catalyst.catalog.CatalogDatabase;
@@ -53,6 +54,20 @@ final class SessionTables {
   /** The format of tables that name none. */
   String defaultFormat() {
     return spark.sessionState().conf().defaultDataSourceName();
+  }
+
+  /** Whether Delta asks the lake about commits to a table that lies here. */
+  boolean hasLogStore(Path location) {
+    String name = logStoreSetting(location);
+    SparkConf settings = spark.sparkContext().getConf();
+    String other = settings.get(name.replaceFirst("^spark\\.", ""), "");
+    return settings.get(name, other).equals(CatalogLogStore.class.getName());
+  }
+
+  /** The setting that names the log store for a location. */
+  static String logStoreSetting(Path location) {
+    String scheme = location.toUri().getScheme();
+    return "spark.delta.logStore." + (scheme == null ? "file" : scheme) + ".impl";
   }
 
   /** A name as the session catalog spells it. */
