@@ -16,6 +16,11 @@ from support.doc_blocks import blocks_of
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 PAGE = "docs/how-to/dbt.md"
+NAMES = [
+    "sales.orders",
+    *(f"shop.{name}" for name in ("daily", "latest", "price_history", "prices")),
+]
+_IMPORTS = ("import ", "from ")
 _FILE = re.compile(r"`([\w/]+\.\w+)`(?: is .*)?:$")
 _PACKAGES = re.compile(r'\.config\("spark\.jars\.packages", "[^"]+"\)')
 
@@ -48,39 +53,26 @@ def _quick(run: str, jars: Path) -> str:
 
 def test_a_project_runs_twice_on_a_lake(tmp_path: Path) -> None:
     shell = _shell(tmp_path)
-    python: dict[str, object] = {}
-    printed = ""
+    imports, printed = "", ""
     for block in blocks_of(PAGE):
         if named := _FILE.search(block.introduced):
             path = tmp_path / named[1]
             path.parent.mkdir(exist_ok=True)
-            text = block.text
-            path.write_text(
-                _quick(text, peer("dbt", "delta-spark")) if path.name == "run.py" else text
-            )
+            jars = peer("dbt", "delta-spark")
+            path.write_text(_quick(block.text, jars) if path.suffix == ".py" else block.text)
         elif block.language == "python":
-            printed = shell.run("python", "-c", _joined(python, block.text))
+            # A reader has one Python: later blocks use the names that the first one imports.
+            lines = block.text.splitlines()
+            imports = imports or "\n".join(one for one in lines if one.startswith(_IMPORTS))
+            printed = shell.run("python", "-c", f"{imports}\n{block.text}")
         elif block.language == "text":
             assert printed == block.text
         elif not block.text.startswith("pip "):
             shell.script(block.text)
     with deltalakedb.connect(f"sqlite:///{tmp_path}/shop.db") as lake:
-        names = [
-            "sales.orders",
-            *(f"shop.{n}" for n in ("daily", "latest", "price_history", "prices")),
-        ]
-        assert [table.name for table in lake.tables()] == names
+        assert [table.name for table in lake.tables()] == NAMES
         assert all(table.verify().ok for table in lake.tables())
         totals = lake.table("shop.daily").snapshot().to_arrow().sort_by("day").to_pylist()
         assert [(row["orders"], row["total"]) for row in totals] == [(2, 31), (1, 11), (1, 20)]
         latest = lake.table("shop.latest").snapshot().to_arrow().sort_by("item")
         assert [str(day) for day in latest["day"].to_pylist()] == ["2026-11-02", "2026-11-03"]
-
-
-def _joined(before: dict[str, object], text: str) -> str:
-    """A block after the imports of the first one."""
-    if "imports" not in before:
-        before["imports"] = "".join(
-            f"{line}\n" for line in text.splitlines() if line.startswith(("import ", "from "))
-        )
-    return f"{before['imports']}{text}"
