@@ -357,6 +357,7 @@ CLASSES = {
 INSIDE = {
     "lake.connect",  # deltalakedb.connect
     "lake.proposals",
+    "lake.until_closed",
     "mirror.check_log",
     "mirror.publish",
     "mirror.publish_all",

@@ -369,7 +369,9 @@ def test_a_wrong_usage_is_told_in_a_paragraph_and_changes_nothing(
         found = _PYTHON.search(told)
         assert found is None, f"{found} is nothing to type at the command line"
     after = broken_lake.state(fresh=True)
-    assert {name for name in {*before, *after} if before.get(name) != after.get(name)} == set()
+    changed = {name for name in {*before, *after} if before.get(name) != after.get(name)}
+    # Beside a SQLite catalog that a writer has waited for: empty, and used by every later one.
+    assert {name for name in changed if not name.endswith("-queue")} == set()
     section = _section(case, broken_lake, told)
     if RECORD:
         record[case.title] = section

@@ -472,7 +472,8 @@ def test_text_that_is_not_json_is_refused(migrated: Dialect, relation: Relation)
 @pytest.mark.parametrize("relation", RELATIONS, ids=ids)
 def test_a_doubled_key_is_refused(migrated: Dialect, relation: Relation) -> None:
     if relation.name not in describe(migrated).primary_keys:
-        assert (migrated.engine, relation.name) == ("duckdb", "dl_active_files")
+        assert migrated.engine == "duckdb"
+        assert relation.name in ("dl_active_files", "dl_page_texts")
         pytest.skip("DuckDB keeps no key on this derived relation: see docs/schema.md")
     row = valid_row(relation)
     with pytest.raises(CatalogConstraintError), migrated.write() as session:
