@@ -109,8 +109,14 @@ public class LakeCatalog extends DeltaCatalog {
 
   // --- entries ------------------------------------------------------------------------------
 
+  /** Whether this thread is changing the location of a table: its lookups refresh nothing. */
+  private final ThreadLocal<Boolean> isMoving = ThreadLocal.withInitial(() -> false);
+
   /** Make the entry of a name in the session catalog that of the lake's table, if it has one. */
   private void refresh(Identifier table) {
+    if (isMoving.get()) {
+      return;
+    }
     SessionTables session = session();
     Optional<CatalogClient> client = isLakeName(table) ? client(session) : Optional.empty();
     if (client.isPresent()) {
@@ -412,10 +418,16 @@ public class LakeCatalog extends DeltaCatalog {
     if (!moves || lakeEntry(session, table).isEmpty()) {
       return super.alterTable(table, changes);
     }
-    // Delta compares the columns of the two tables, and changes the entry.
-    Table altered = super.alterTable(table, changes);
+    // Delta compares the columns of the two tables, and changes the entry. Then it looks the table
+    // up, by which the entry would become that of the lake's location again.
+    isMoving.set(true);
+    try {
+      super.alterTable(table, changes);
+    } finally {
+      isMoving.remove();
+    }
     moveName(session, table);
-    return altered;
+    return run(() -> loadTable(table));
   }
 
   /** Give the name of a table to the one at the location of its entry; the old one is dropped. */
