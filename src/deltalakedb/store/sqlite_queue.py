@@ -1,8 +1,8 @@
 """The queue of the processes that wait for the write lock of a SQLite file.
 
-SQLite has no queue: whoever waits tries again and again, and many that do so take the processor
-from the one that works. Here those that wait lock a file beside the catalog, for which the kernel
-wakes one after the other, and only the first asks SQLite.
+SQLite has no queue: a writer that waits tries again and again, and many that do so take the
+processor from the one that works. Here those that wait lock a file beside the catalog, for which
+the kernel wakes one after the other, and only the first asks SQLite.
 
 Guarantees:
 
@@ -98,7 +98,7 @@ class Place:
         return self._wait.is_first
 
     def wait(self, seconds: float) -> None:
-        """Wait for the front, for some seconds at most; the place is not lost after them."""
+        """Wait for the front, so many seconds at most; the place stays in the queue after them."""
         if self.is_waiting and self._wait.is_over.acquire(timeout=seconds):
             self.is_waiting = False
 
@@ -162,7 +162,7 @@ class _Waiters:
         try:
             self._idle.remove(inbox)
         except ValueError:
-            # It was taken just now; whoever took it may have been interrupted before `put`.
+            # It was taken just now; that thread may have been interrupted before `put`.
             with suppress(Empty):
                 return inbox.get(timeout=_IDLE_SECONDS)
         return None
