@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -180,7 +181,6 @@ def test_a_place_is_not_lost_by_a_look(path: Path) -> None:
 
 def test_writers_pass_a_stopped_process_in_front(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'lake.db'}"
-    Store.open(url).close()
     with other_process(tmp_path / "lake.db-queue") as process:
         process.send_signal(signal.SIGSTOP)
         one, two = Store.open(url), Store.open(url)
@@ -200,21 +200,39 @@ def test_writers_pass_a_stopped_process_in_front(tmp_path: Path) -> None:
         two.close()
 
 
+def interrupt_when_queueing() -> None:
+    """Interrupt the main thread while it waits for the write lock."""
+    main = threading.main_thread().ident
+    assert main is not None
+    while not any(
+        frame.f_code.co_name == "_queue_to_write"
+        for frame, _ in traceback.walk_stack(sys._current_frames()[main])
+    ):
+        time.sleep(0.01)
+    time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 @pytest.mark.parametrize("in_front", [True, False])
 def test_an_interrupt_ends_the_wait(tmp_path: Path, in_front: bool) -> None:
     with ExitStack() as stack:
         store = stack.enter_context(closing(Store.open(f"sqlite:///{tmp_path / 'lake.db'}")))
+        with store.write():
+            pass  # now the file is there
         queue = tmp_path / "lake.db-queue"
         other = stack.enter_context(closing(sqlite3.connect(tmp_path / "lake.db")))
         other.execute("BEGIN IMMEDIATE")
         elsewhere = tmp_path / "another-queue"
         first = stack.enter_context(place_in_queue(str(elsewhere if in_front else queue)))
         first.wait(20)
-        timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
-        timer.start()
+        # A process in the background may have been started to ignore it.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        stack.callback(signal.signal, signal.SIGINT, before)
+        interrupting = threading.Thread(target=interrupt_when_queueing, daemon=True)
+        interrupting.start()
         with pytest.raises(KeyboardInterrupt):
             store.write().__enter__()
-        timer.join()
+        interrupting.join()
         first.leave()
         assert is_free(queue)
         other.rollback()
