@@ -9,8 +9,8 @@ Guarantees:
 - The queue decides nothing: the write lock of SQLite alone does. Without the file, on systems
   without locks and beside writers that do not queue, everything is as safe.
 - A place ends with its block, with an interrupt, or with its process; no transaction has one.
-- Nobody has to wait for the one before, which may have been stopped: those that wait ask too, now
-  and then.
+- No writer has to wait for the one before, which may have been stopped: those that wait ask too,
+  now and then.
 - A forked child has none of the places of its parent.
 """
 
@@ -98,7 +98,7 @@ class Place:
         return self._wait.is_first
 
     def wait(self, seconds: float) -> None:
-        """Wait for the front, so many seconds at most; the place stays in the queue after them."""
+        """Wait for the front, for so many seconds at most; the place is not lost after them."""
         if self.is_waiting and self._wait.is_over.acquire(timeout=seconds):
             self.is_waiting = False
 
@@ -162,7 +162,7 @@ class _Waiters:
         try:
             self._idle.remove(inbox)
         except ValueError:
-            # It was taken just now; that thread may have been interrupted before `put`.
+            # It was taken just now; whoever took it may have been interrupted before `put`.
             with suppress(Empty):
                 return inbox.get(timeout=_IDLE_SECONDS)
         return None
