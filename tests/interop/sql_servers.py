@@ -73,7 +73,7 @@ class Shell:
             check=False,
             timeout=500,
         )
-        assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}{done.stderr[-4000:]}"
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done.stdout
 
     def script(self, text: str) -> str:

@@ -122,6 +122,7 @@ def test_the_page_works(servers: Servers) -> None:
     assert {one.committer for one in servers.lake.table("sales.totals").history()} == {"bi"}
 
 
+@pytest.mark.soak
 def test_statements_through_jdbc(servers: Servers) -> None:
     printed = servers.beeline(STATEMENTS)
     assert ["counted", "9"] in printed
@@ -152,6 +153,7 @@ def test_the_metadata_of_jdbc_has_the_tables_of_the_lake(servers: Servers) -> No
     assert "hr" not in [row[0] for row in listed()]
 
 
+@pytest.mark.soak
 def test_statements_through_connect(servers: Servers) -> None:
     app = Path(__file__).with_name("connect_statements.py")
     address = f"sc://127.0.0.1:{servers.connect}"

@@ -51,6 +51,7 @@ def _quick(run: str, jars: Path) -> str:
     return changed
 
 
+@pytest.mark.soak
 def test_a_project_runs_twice_on_a_lake(tmp_path: Path) -> None:
     shell = _shell(tmp_path)
     imports, printed = "", ""

@@ -174,7 +174,7 @@ class Race:
         )
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.soak)])
 def url(request: pytest.FixtureRequest, catalogs: Catalogs) -> Iterator[str]:
     """A catalog; DuckDB's belongs to one process."""
     with catalogs.fresh(request.param) as url:
