@@ -27,7 +27,7 @@ BLOCKS = [block for block in all_blocks() if block.page not in GENERATED]
 TOOLS = {
     *("export", "createdb", "psql", "pg_dump", "pg_restore", "sqlite3"),
     *("cd", "mkdir", "umask", "python", "python3", "chmod", "printf", ".venv/bin/python"),
-    *("awk", "spark-submit", "beeline"),
+    *("awk", "install", "spark-submit", "beeline"),
 }
 LANGUAGES = {"python", "sh", "sql", "text", "ini", "yaml"}
 
