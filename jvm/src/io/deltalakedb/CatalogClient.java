@@ -1,6 +1,7 @@
 package io.deltalakedb;
 
 import com.fasterxml.jackson.core.JsonProcessingException;
+import com.fasterxml.jackson.databind.DeserializationFeature;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.ByteArrayOutputStream;
@@ -14,13 +15,18 @@ import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.InvalidPathException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Locale;
+import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Flow;
 import java.util.concurrent.ThreadLocalRandom;
@@ -52,7 +58,13 @@ final class CatalogClient {
   private static final double MOST_SECONDS = 24 * 60 * 60;
   private static final long FIRST_PAUSE = 50;
   private static final long LONGEST_PAUSE = 2_000;
-  private static final ObjectMapper JSON = new ObjectMapper();
+  private static final ObjectMapper JSON =
+      new ObjectMapper()
+          .enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS)
+          .enable(DeserializationFeature.FAIL_ON_READING_DUP_TREE_KEY);
+  // The status that each code of an error comes with.
+  private static final Map<String, Integer> STATUSES =
+      Map.of("conflict", 409, "unknown-table", 404, "unavailable", 503);
 
   // One for all sessions: its connections are used again. It follows no redirect.
   private static final HttpClient HTTP =
@@ -61,6 +73,9 @@ final class CatalogClient {
           .followRedirects(HttpClient.Redirect.NEVER)
           .connectTimeout(Duration.ofSeconds(10))
           .build();
+
+  // What each file of a token has had last.
+  private static final Map<String, String> TOKENS = new ConcurrentHashMap<>();
 
   private final String uri;
   private final String token;
@@ -78,7 +93,7 @@ final class CatalogClient {
     if (uri == null || uri.isBlank()) {
       return Optional.empty();
     }
-    String token = settings.apply(TOKEN_SETTING);
+    String token = token(settings.apply(TOKEN_SETTING));
     if (token == null || token.isEmpty() || !token.chars().allMatch(c -> c > ' ' && c < 127)) {
       throw new IOException(
           "deltalakedb: the setting "
@@ -87,6 +102,27 @@ final class CatalogClient {
     }
     return Optional.of(
         new CatalogClient(checkedUri(uri.strip()), token, seconds(settings.apply(TIMEOUT_SETTING))));
+  }
+
+  /** The token of a setting: itself, or `@` and the file that has it. */
+  private static String token(String setting) throws IOException {
+    if (setting == null || !setting.startsWith("@")) {
+      return setting;
+    }
+    String file = setting.substring(1);
+    try {
+      String token = Files.readString(java.nio.file.Path.of(file)).strip();
+      TOKENS.put(file, token);
+      return token;
+    } catch (IOException | InvalidPathException error) {
+      if (TOKENS.containsKey(file)) { // what cleans the folder of temporary files ends no session
+        return TOKENS.get(file);
+      }
+      throw new IOException(
+          "deltalakedb: the file of the token, " + file + ", cannot be read ("
+              + error.getClass().getSimpleName() + "). The setting " + TOKEN_SETTING
+              + " names it after an @.");
+    }
   }
 
   private static String checkedUri(String text) throws IOException {
@@ -142,8 +178,8 @@ final class CatalogClient {
     UNKNOWN_TABLE
   }
 
-  /** A table of the lake. */
-  record LakeTable(String name, String location, String id) {}
+  /** A table of the lake, and where it lies as Spark reads it. */
+  record LakeTable(String name, Path location, String id) {}
 
   /** Propose the content of a commit file as a version of the table at a location. */
   Outcome commit(Path table, long version, byte[] content) throws IOException {
@@ -180,14 +216,12 @@ final class CatalogClient {
   }
 
   /** The location below which new tables lie, if the lake has one. */
-  Optional<String> warehouse() throws IOException {
+  Optional<Path> warehouse() throws IOException {
     Answer answer =
         call(new Request("GET", "config", null, "read the settings of the lake"), Set.of());
     JsonNode warehouse = answer.body().get("warehouse");
-    if (warehouse == null || !(warehouse.isNull() || warehouse.isTextual())) {
-      throw answer.request().nonsense("its answer has no warehouse");
-    }
-    return warehouse.isNull() ? Optional.empty() : Optional.of(warehouse.textValue());
+    boolean none = warehouse != null && warehouse.isNull();
+    return none ? Optional.empty() : Optional.of(answer.path("warehouse"));
   }
 
   /** Every table of the lake. */
@@ -209,7 +243,7 @@ final class CatalogClient {
   Optional<LakeTable> table(String name) throws IOException {
     Request request = new Request("GET", "table", null, "look up the table " + name);
     Answer answer = call(request.with("name", name), Set.of("unknown-table"));
-    return answer.isOk() ? Optional.of(answer.table()) : Optional.empty();
+    return answer.isOk() ? Optional.of(answer.table(name)) : Optional.empty();
   }
 
   /** Name the table at a location. */
@@ -218,19 +252,28 @@ final class CatalogClient {
         new Request("POST", "names", null, "name the table at " + table + " " + name)
             .with("location", location(table))
             .with("name", name);
-    call(request, Set.of()).table();
+    call(request, Set.of()).table(name);
   }
 
   /** Rename a table. */
   void rename(String name, String to) throws IOException {
     Request request = new Request("POST", "rename", null, "rename the table " + name + " to " + to);
-    call(request.with("name", name).with("to", to), Set.of()).table();
+    call(request.with("name", name).with("to", to), Set.of()).table(to);
   }
 
   /** Drop a table from the catalog; whether it was there. Its files stay. */
   boolean drop(String name) throws IOException {
     Request request = new Request("POST", "drop", null, "drop the table " + name);
-    return call(request.with("name", name), Set.of("unknown-table")).isOk();
+    Answer answer = call(request.with("name", name), Set.of("unknown-table"));
+    if (answer.isOk()) {
+      answer.requireName("table", name);
+    }
+    return answer.isOk();
+  }
+
+  /** A name as Spark compares it: without case, and without its default database. */
+  private static String spelled(String name) {
+    return name.toLowerCase(Locale.ROOT).replaceFirst("^default\\.", "");
   }
 
   /** A location as the service reads it: encoded on a disk, and keys of object stores as they are. */
@@ -300,8 +343,10 @@ final class CatalogClient {
       return status == 200;
     }
 
+    /** The code of an error; empty if it has another status than that of the code. */
     String code() {
-      return isOk() ? "" : body.path("code").asText("");
+      String code = isOk() ? "" : body.path("code").asText("");
+      return STATUSES.getOrDefault(code, status) == status ? code : "";
     }
 
     String text(String field) throws IOException {
@@ -321,7 +366,39 @@ final class CatalogClient {
     }
 
     LakeTable table() throws IOException {
-      return new LakeTable(text("name"), text("location"), text("table_id"));
+      return new LakeTable(text("name"), path("location"), text("table_id"));
+    }
+
+    /** The table, which has to be the one that Spark calls by a name. */
+    LakeTable table(String name) throws IOException {
+      requireName("name", name);
+      return table();
+    }
+
+    void requireName(String field, String name) throws IOException {
+      if (!spelled(text(field)).equals(spelled(name))) {
+        throw request.nonsense("its answer is for another table: " + excerpt());
+      }
+    }
+
+    /** A location of the lake as Spark reads it. */
+    Path path(String field) throws IOException {
+      String location = text(field);
+      try {
+        // Keys of object stores are not encoded.
+        boolean onDisk = location.startsWith("file:");
+        Path path =
+            onDisk
+                ? new Path(URI.create(location))
+                : new Path(location.replaceFirst("^s3://", "s3a://"));
+        URI uri = path.toUri();
+        if (onDisk ? path.isAbsolute() : uri.getScheme() != null && uri.getAuthority() != null) {
+          return path;
+        }
+      } catch (IllegalArgumentException error) {
+        // Refused below.
+      }
+      throw request.nonsense("its answer has a " + field + " that is none: " + excerpt());
     }
 
     String excerpt() {
@@ -341,7 +418,7 @@ final class CatalogClient {
           return answer;
         }
         problem = answer.body().path("error").asText("");
-        if (!answer.code().equals("unavailable") || answer.status() < 500) {
+        if (!answer.code().equals("unavailable")) {
           throw refusal(answer, problem);
         }
       } catch (UnreachableException error) {

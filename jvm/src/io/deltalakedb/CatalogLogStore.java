@@ -11,6 +11,7 @@ import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.FileAlreadyExistsException;
+import java.nio.file.Files;
 import java.util.ArrayList;
 import java.util.Iterator;
 import java.util.List;
@@ -22,6 +23,7 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
+import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 
 /**
@@ -38,6 +40,7 @@ import org.apache.hadoop.fs.Path;
 public final class CatalogLogStore extends LogStore {
   private static final Pattern COMMIT = Pattern.compile("([0-9]{20})\\.json");
   private static final String LOG = "_delta_log";
+  private static final String STAGED = "_staged_commits";
 
   private final Map<String, LogStore> stores = new ConcurrentHashMap<>();
 
@@ -67,9 +70,28 @@ public final class CatalogLogStore extends LogStore {
     List<String> lines = new ArrayList<>();
     actions.forEachRemaining(lines::add);
     long version = Long.parseLong(commit.group(1));
-    switch (client.get().commit(table(path), version, content(lines))) {
-      case COMMITTED -> {}
-      case UNKNOWN_TABLE -> store.write(path, lines.iterator(), overwrite, settings);
+    boolean decides;
+    try {
+      decides = isCommitted(client.get(), path, version, content(lines), settings);
+    } catch (IOException error) {
+      if (version == 0) {
+        Path log = path.getParent();
+        removeEmpty(List.of(new Path(log, STAGED), log, table(path)), settings);
+      }
+      throw error;
+    }
+    if (!decides) {
+      store.write(path, lines.iterator(), overwrite, settings);
+    }
+  }
+
+  /** Commit by the catalog; false if it does not have the table. */
+  private static boolean isCommitted(
+      CatalogClient client, Path path, long version, byte[] content, Configuration settings)
+      throws IOException {
+    return switch (client.commit(table(path), version, content)) {
+      case COMMITTED -> true;
+      case UNKNOWN_TABLE -> false;
       case CONFLICT -> {
         if (path.getFileSystem(settings).exists(path)) {
           throw new FileAlreadyExistsException(path.toString());
@@ -79,6 +101,26 @@ public final class CatalogLogStore extends LogStore {
                 + table(path) + ", and " + path + " is not there. Check that Spark and the service"
                 + " see the same store, and verify the table: lake.verify()");
       }
+    };
+  }
+
+  /**
+   * Remove the folders that Delta has made for a first commit, where nothing is in them: CREATE
+   * TABLE could not be repeated, since Delta refuses a place that is not empty.
+   */
+  private static void removeEmpty(List<Path> folders, Configuration settings) {
+    try {
+      for (Path folder : folders) {
+        FileSystem files = folder.getFileSystem(settings);
+        if ("file".equals(files.getUri().getScheme())) {
+          // Hadoop's own would also delete what has just been written there.
+          Files.deleteIfExists(java.nio.file.Path.of(folder.toUri().getPath()));
+        } else {
+          files.delete(folder, false);
+        }
+      }
+    } catch (IOException error) {
+      // They are not empty, or stay, as after a crash: the error of the commit is what matters.
     }
   }
 

@@ -4,17 +4,12 @@ import io.deltalakedb.CatalogClient.LakeTable;
 import io.deltalakedb.SessionTables.Entry;
 import java.io.IOException;
 import java.io.UncheckedIOException;
-import java.lang.reflect.InvocationTargetException;
-import java.lang.reflect.Proxy;
-import java.net.URI;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
-import java.util.LinkedHashSet;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
-import java.util.Set;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.analysis.NamespaceAlreadyExistsException;
@@ -98,15 +93,6 @@ public class LakeCatalog extends DeltaCatalog {
             new String[] {session.spelled(database)}, session.spelled(parts[parts.length - 1])));
   }
 
-  /** A location of the lake as Spark reads it. */
-  static Path sparkLocation(String location) {
-    if (location.startsWith("file:")) {
-      return new Path(URI.create(location));
-    }
-    // Keys of object stores are not encoded.
-    return new Path(location.replaceFirst("^s3://", "s3a://"));
-  }
-
   // --- entries ------------------------------------------------------------------------------
 
   /** Whether this thread is changing the location of a table: its lookups refresh nothing. */
@@ -139,12 +125,9 @@ public class LakeCatalog extends DeltaCatalog {
       }
       return;
     }
-    Path location = sparkLocation(known.get().location());
-    if (refuses && !session.hasLogStore(location)) {
-      throw new IllegalStateException(
-          "deltalakedb: the table " + qualified(table) + " cannot be used: this session would"
-              + " commit to it without asking the lake. Start Spark with "
-              + SessionTables.logStoreSetting(location) + "=" + CatalogLogStore.class.getName());
+    Path location = known.get().location();
+    if (refuses) {
+      requireLogStore(session, table, location);
     }
     boolean samePlace =
         entry.flatMap(Entry::location).map(p -> SessionTables.samePlace(p, location)).orElse(false);
@@ -169,6 +152,15 @@ public class LakeCatalog extends DeltaCatalog {
     session.add(table, location, known.get().id(), isOwnPlace(session, client, table, location));
   }
 
+  private static void requireLogStore(SessionTables session, Identifier table, Path location) {
+    if (!session.hasLogStore(location)) {
+      throw new IllegalStateException(
+          "deltalakedb: the table " + qualified(table) + " cannot be used: this session would"
+              + " commit to it without asking the lake. Start Spark with "
+              + SessionTables.logStoreSetting(location) + "=" + CatalogLogStore.class.getName());
+    }
+  }
+
   /** Whether a new table of this name would lie here: dropping it in Spark deletes its files. */
   private static boolean isOwnPlace(
       SessionTables session, CatalogClient client, Identifier table, Path location) {
@@ -183,7 +175,7 @@ public class LakeCatalog extends DeltaCatalog {
       SessionTables session, CatalogClient client, Identifier table) {
     String[] parts = nameOf(session, table).split("\\.", 2);
     String below = parts.length == 1 ? parts[0] : parts[0] + ".db/" + parts[1];
-    return run(client::warehouse).map(root -> new Path(sparkLocation(root), below));
+    return run(client::warehouse).map(root -> new Path(root, below));
   }
 
   /**
@@ -218,7 +210,7 @@ public class LakeCatalog extends DeltaCatalog {
   }
 
   private static boolean isEntryOf(Entry entry, LakeTable table) {
-    Path location = sparkLocation(table.location());
+    Path location = table.location();
     return entry.tableId().equals(Optional.of(table.id()))
         && entry.location().map(one -> SessionTables.samePlace(one, location)).orElse(false);
   }
@@ -232,7 +224,7 @@ public class LakeCatalog extends DeltaCatalog {
 
   /** The folder in the warehouse that tables of a database lie in; none without a warehouse. */
   private static Optional<Path> databasePlace(CatalogClient client, String database) {
-    return run(client::warehouse).map(root -> new Path(sparkLocation(root), database + ".db"));
+    return run(client::warehouse).map(root -> new Path(root, database + ".db"));
   }
 
   // --- lookups ------------------------------------------------------------------------------
@@ -309,6 +301,7 @@ public class LakeCatalog extends DeltaCatalog {
         return;
       }
       Optional<Path> place = placeOf(session, client, table);
+      place.ifPresent(path -> requireLogStore(session, table, path));
       if (place.isPresent() && !session.isDefaultPlace(table, place.get())) {
         properties.put(TableCatalog.PROP_LOCATION, place.get().toUri().toString());
         properties.put(TableCatalog.PROP_IS_MANAGED_LOCATION, "true");
@@ -342,27 +335,7 @@ public class LakeCatalog extends DeltaCatalog {
 
     /** The staged table; its commit names it. */
     StagedTable named(StagedTable staged) {
-      Set<Class<?>> interfaces = new LinkedHashSet<>();
-      for (Class<?> one = staged.getClass(); one != null; one = one.getSuperclass()) {
-        interfaces.addAll(Arrays.asList(one.getInterfaces()));
-      }
-      // Not a class with a method for each of a staged table: versions of Spark have more of them.
-      return (StagedTable)
-          Proxy.newProxyInstance(
-              LakeCatalog.class.getClassLoader(),
-              interfaces.toArray(new Class<?>[0]),
-              (proxy, method, arguments) -> {
-                Object result;
-                try {
-                  result = method.invoke(staged, arguments);
-                } catch (InvocationTargetException error) {
-                  throw error.getCause();
-                }
-                if (method.getName().equals("commitStagedChanges")) {
-                  finish();
-                }
-                return result;
-              });
+      return client.isEmpty() ? staged : new StagedLakeTable(staged, this::finish);
     }
   }
 
@@ -540,7 +513,7 @@ public class LakeCatalog extends DeltaCatalog {
           identifierOf(session, table.name())
               .filter(one -> one.namespace()[0].equals(session.spelled(database)))
               .isPresent();
-      if (!own && SessionTables.isBelow(sparkLocation(table.location()), folder)) {
+      if (!own && SessionTables.isBelow(table.location(), folder)) {
         throw new IllegalStateException(
             "deltalakedb: the database " + database + " cannot be dropped: its folder " + folder
                 + " holds the files of the table " + table.name() + ", and Spark would delete"

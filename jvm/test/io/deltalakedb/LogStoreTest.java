@@ -4,6 +4,7 @@ import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpServer;
 import java.io.IOException;
 import java.io.InterruptedIOException;
+import java.lang.reflect.Method;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
@@ -20,6 +21,8 @@ import java.util.concurrent.atomic.AtomicReference;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
+import org.apache.spark.sql.connector.catalog.StagedTable;
+import org.apache.spark.sql.connector.catalog.SupportsWrite;
 
 /** What the log store does with every answer of a service, also with nonsense. */
 public final class LogStoreTest {
@@ -148,6 +151,10 @@ public final class LogStoreTest {
           Map.entry("an interrupt ends it", LogStoreTest::interrupt),
           Map.entry("a listing asks first", LogStoreTest::listing),
           Map.entry("a listing needs the service", LogStoreTest::listingWithoutAnswer),
+          Map.entry("no folders are left of a first commit", LogStoreTest::emptyFolders),
+          Map.entry("an answer has a limit", LogStoreTest::largeBody),
+          Map.entry("a token in a file", LogStoreTest::tokenFile),
+          Map.entry("a staged table is Delta's", LogStoreTest::stagedTable),
           Map.entry("settings that are no settings", LogStoreTest::settings));
 
   /** Run every test; the exit code is the number of failures. */
@@ -313,6 +320,14 @@ public final class LogStoreTest {
             new Nonsense(404, "{\"error\":\"There is no such page\"}"),
             new Nonsense(409, "conflict"),
             new Nonsense(409, "{\"error\":\"no code\"}"),
+            new Nonsense(500, CONFLICT),
+            new Nonsense(200, CONFLICT),
+            new Nonsense(409, UNKNOWN),
+            new Nonsense(403, UNKNOWN),
+            new Nonsense(500, DOWN),
+            new Nonsense(200, DONE + "</html>"),
+            new Nonsense(200, DONE + DONE),
+            new Nonsense(200, DONE.replace("{", "{\"version\":1,")),
             new Nonsense(422, "{\"error\":\"Refused.\",\"code\":\"rejected\",\"rule\":\"x-y\"}"),
             new Nonsense(401, "{\"error\":\"The token is wrong\"}"),
             new Nonsense(500, "{\"error\":\"Something went wrong here\"}"),
@@ -384,6 +399,62 @@ public final class LogStoreTest {
     } catch (IOException error) {
       has(error.getMessage(), "cannot list the log of", "Later.");
       expect(!error.getMessage().contains("DESCRIBE HISTORY"), "nothing was decided");
+    }
+  }
+
+  private static void emptyFolders(Fixture f) throws Exception {
+    f.handler = exchange -> answer(exchange, 500, "<html>");
+    java.nio.file.Path log = f.folder.resolve("_delta_log");
+    Files.createDirectory(log.resolve("_staged_commits"));
+    f.refused(1);
+    expect(Files.exists(log), "the log of a table that is there stays");
+    java.nio.file.Path other = Files.createFile(log.resolve("other"));
+    f.refused(0);
+    expect(Files.exists(other), "files stay");
+    Files.delete(other);
+    java.nio.file.Path data = Files.createFile(f.folder.resolve("data"));
+    f.refused(0);
+    expect(!Files.exists(log) && Files.exists(data), "the empty log goes");
+    Files.delete(data);
+    Files.createDirectory(log);
+    f.refused(0);
+    expect(!Files.exists(f.folder), "an empty table goes");
+  }
+
+  private static void largeBody(Fixture f) throws Exception {
+    f.handler =
+        exchange -> {
+          exchange.sendResponseHeaders(200, 0);
+          byte[] spaces = " ".repeat(1024 * 1024).getBytes(StandardCharsets.UTF_8);
+          while (true) {
+            exchange.getResponseBody().write(spaces);
+          }
+        };
+    has(f.refused(0), "larger than");
+    expect(f.requests.size() == 1, "it is asked once");
+  }
+
+  private static void tokenFile(Fixture f) throws Exception {
+    java.nio.file.Path file = Files.createTempFile("token", "");
+    f.settings.set("deltalakedb.token", "@" + file);
+    has(f.refused(0), "deltalakedb.token has no token");
+    for (String token : List.of(TOKEN, "another-token-that-is-long")) {
+      Files.writeString(file, token + "\n");
+      f.write(0);
+      expect(f.sent.get().equals("Bearer " + token), "the token of the file");
+    }
+    Files.delete(file);
+    f.write(0);
+    f.settings.set("deltalakedb.token", "@" + file + "2");
+    has(f.refused(0), "the file of the token, " + file + "2, cannot be read", "deltalakedb.token");
+  }
+
+  private static void stagedTable(Fixture f) throws Exception {
+    for (Class<?> type : List.of(StagedTable.class, SupportsWrite.class)) {
+      for (Method method : type.getMethods()) {
+        Method own = StagedLakeTable.class.getMethod(method.getName(), method.getParameterTypes());
+        expect(own.getDeclaringClass() == StagedLakeTable.class, method + " is not passed on");
+      }
     }
   }
 
