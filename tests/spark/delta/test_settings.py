@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +50,38 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
         yield it
 
 
+def token_of(settings: dict[str, str]) -> str:
+    """The token in the file that the setting names, which only its user can read."""
+    setting = settings["spark.hadoop.deltalakedb.token"]
+    assert setting.startswith("@")
+    file = Path(setting[1:])
+    assert file.stat().st_mode & 0o077 == 0
+    return file.read_text()
+
+
+def test_the_file_of_a_token_ends_with_its_process(tmp_path: Path) -> None:
+    program = (
+        "import os, sys\n"
+        "from deltalakedb.spark.delta.token_file import token_setting\n"
+        "setting = token_setting('a-long-enough-token')\n"
+        "assert token_setting('a-long-enough-token') == setting\n"
+        "child = os.fork()\n"
+        "if child == 0:\n    sys.exit()\n"
+        "os.waitpid(child, 0)\n"
+        "assert open(setting[1:]).read() == 'a-long-enough-token'\n"
+        "print(setting)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    assert done.stdout.startswith(f"@{tmp_path}/")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_builder_gets_everything(builder: SparkSession.Builder, lake: Lake) -> None:
     settings = builder_settings(configure(builder, lake))
     service = embedded_service(lake)
@@ -57,7 +91,8 @@ def test_a_builder_gets_everything(builder: SparkSession.Builder, lake: Lake) ->
     assert {settings[f"spark.delta.logStore.{scheme}.impl"] for scheme in SCHEMES} == {LOG_STORE}
     assert settings["spark.hadoop.deltalakedb.uri"] == service.uri
     assert service.uri.startswith("http://127.0.0.1:")
-    assert settings["spark.hadoop.deltalakedb.token"] == service.token
+    assert token_of(settings) == service.token
+    assert service.token not in str(settings)  # they are arguments of Java
     assert settings["spark.sql.warehouse.dir"] == lake.warehouse
     assert settings["spark.pyspark.python"] == sys.executable
     assert int(settings["spark.databricks.delta.maxCommitAttempts"]) <= 1000
@@ -100,7 +135,7 @@ def test_a_cluster_chooses_its_own_python(builder: SparkSession.Builder) -> None
 def test_a_service_is_named_by_address_and_token(builder: SparkSession.Builder) -> None:
     settings = builder_settings(configure(builder, **SERVICE, timeout=5))
     assert settings["spark.hadoop.deltalakedb.uri"] == "https://lake.example:8765"
-    assert settings["spark.hadoop.deltalakedb.token"] == SERVICE["token"]
+    assert token_of(settings) == SERVICE["token"]
     assert settings["spark.hadoop.deltalakedb.timeout"] == "5"
 
 
@@ -146,6 +181,7 @@ def test_classes_of_others_are_refused(
         {"service": "http://h:x", "token": "t"},
         {"service": "http://u:secret@h", "token": "t"},
         {"service": 1, "token": "t"},
+        {"service": "http://h:1", "token": "@/run/secret"},
         {**SERVICE, "timeout": 0},
         {**SERVICE, "timeout": "x"},
     ],

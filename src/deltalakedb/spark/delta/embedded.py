@@ -65,4 +65,10 @@ def running_service(uri: object, token: object) -> Service:
             "A service needs a token",
             fix="Pass token=...: one of those that `deltalakedb serve` was started with",
         )
-    return Service(text.rstrip("/"), require_text("token", token))
+    secret = require_text("token", token)
+    if secret.startswith("@"):
+        # In the settings of a session that would be the name of a file.
+        raise InvalidArgumentError(
+            "token begins with an @", fix="Pass the token itself, and not a file that has it"
+        )
+    return Service(text.rstrip("/"), secret)

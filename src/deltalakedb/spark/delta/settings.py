@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from deltalakedb.errors import ConfigurationError, MissingDriverError
 from deltalakedb.spark.delta.jar import CATALOG, DELTA, EXTENSION, JAR, LOG_STORE, jar
+from deltalakedb.spark.delta.token_file import token_setting
 
 if TYPE_CHECKING:
     from deltalakedb.spark.delta.embedded import Service
@@ -54,7 +55,7 @@ def session_settings_for(
         EXTENSIONS: _joined(known.get(EXTENSIONS), EXTENSION),
         SPARK_CATALOG: CATALOG,
         _HADOOP + URI: service.uri,
-        _HADOOP + TOKEN: service.token,
+        _HADOOP + TOKEN: token_setting(service.token),
         **{log_store_setting(scheme): LOG_STORE for scheme in SCHEMES},
     }
     for name, value in settings.items():
