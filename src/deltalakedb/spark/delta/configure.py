@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from deltalakedb.arguments import require_kind, require_number, require_session
@@ -26,7 +25,9 @@ from deltalakedb.spark.delta.settings import (
 )
 from deltalakedb.spark.io.hadoop import hadoop_options
 from deltalakedb.spark.io.spark_internals import (
+    SPARK_ERRORS,
     builder_settings,
+    first_line,
     is_connect,
     set_hadoop_default,
 )
@@ -110,21 +111,31 @@ def attach(
         target = embedded_service(_lake(catalog, storage_options))
     else:
         target = _running(catalog, storage_options, service, token)
-    spark.conf.set(URI, target.uri)
-    spark.conf.set(TOKEN, target.token)
-    if not is_connect(spark):
-        # A new session of this Spark would otherwise write tables of the lake without it.
-        set_hadoop_default(spark, {URI: target.uri, TOKEN: target.token})
+    before = {name: spark.conf.get(name, None) for name in (URI, TOKEN)}
+    settings = {URI: target.uri, TOKEN: target.token}
+    _set(spark, settings)
     try:
         # DeltaTable.forName looks into the session's own catalog only.
         for database in spark.catalog.listDatabases():
             spark.sql(f"SHOW TABLES IN `{database.name.replace('`', '``')}`").collect()
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
+        _set(spark, before)
         raise ConfigurationError(
             f"The session cannot use the service at {target.uri}",
-            why=str(error).partition("\n")[0],
+            why=first_line(error),
             fix="Check its address and token",
         ) from error
+    if not is_connect(spark):
+        # A new session of this Spark would otherwise write tables of the lake without it.
+        set_hadoop_default(spark, settings)
+
+
+def _set(spark: SparkSession, settings: Mapping[str, str | None]) -> None:
+    for name, value in settings.items():
+        if value is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, value)
 
 
 def _lake(catalog: object, storage_options: Mapping[str, str] | None) -> Lake:

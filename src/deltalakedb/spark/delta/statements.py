@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+
+from deltalakedb.spark.io.spark_internals import SPARK_ERRORS, first_line
 
 # What of the jar a statement tries, and the statement; each needs those before it.
 _STATEMENTS: Final[Mapping[str, str]] = {
@@ -27,6 +28,6 @@ def broken_statements(spark: SparkSession) -> dict[str, str]:
     for name, statement in _STATEMENTS.items():
         try:
             spark.sql(statement).collect()
-        except PySparkException as error:
-            return {name: str(error).strip().partition("\n")[0]}
+        except SPARK_ERRORS as error:
+            return {name: first_line(error)}
     return {}

@@ -28,6 +28,16 @@ def is_connect(value: SparkSession | DataFrame) -> bool:
     return type(value).__module__.startswith("pyspark.sql.connect")
 
 
+SPARK_ERRORS: Final = (PySparkException, Py4JError)
+"""What a statement raises: PySpark has classes of its own for some errors of Java only."""
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error of Spark, which is not the one that names a call of Python."""
+    java = getattr(error, "java_exception", None)
+    return str(error if java is None else java.toString()).strip().partition("\n")[0]
+
+
 def session_settings(spark: SparkSession) -> dict[str, str]:
     """All settings of a session.
 
