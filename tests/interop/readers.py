@@ -168,6 +168,7 @@ class SparkWorker(Reader):
         self._folder = folder
         self._numbers = count(1)
         self._asked: dict[int, Future[pa.Table]] = {}
+        self._writing = threading.Lock()
         self._said = self._held.enter_context((folder / f"{self.name}.log").open("w+"))
         # No site packages of the user, and none of the project: the engine is what is tested.
         self._process = subprocess.Popen(
@@ -215,7 +216,10 @@ class SparkWorker(Reader):
         asked: Future[pa.Table] = Future()
         self._asked[number] = asked
         line = json.dumps({**request, "number": number, "into": str(self._answer(number))})
-        print(line, file=_opened(self._process.stdin), flush=True)
+        requests = _opened(self._process.stdin)
+        with self._writing:  # lines of several threads must not mix
+            requests.write(f"{line}\n")
+            requests.flush()
         return asked
 
     def ask_read(
