@@ -74,9 +74,9 @@ def shown() -> None:
         spark_ui_enabled="true",
         spark_ui_port="0",
         spark_eventLog_enabled="true",
+        spark_eventLog_compress="false",
         spark_eventLog_dir=events.as_uri(),
     )
-    spark.sparkContext.setLogLevel("INFO")
     print(own.token, spark.sparkContext.uiWebUrl, spark.sparkContext.applicationId, flush=True)
     print(insert(spark))
     # As the settings of a cluster have it, and those of a session that is attached.
