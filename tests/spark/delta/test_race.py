@@ -392,6 +392,6 @@ def test_everyone_is_killed_for_minutes(race: Race, capsys: pytest.CaptureFixtur
     assert min(kills.values()) > 1
     done = race.journal.keys["done"]
     for writer in ("insert-a", "insert-b", "path-c", "insert-api", "transaction-api"):
-        assert sum(key.startswith(writer) for key in done) > 5, writer
+        assert any(key.startswith(writer) for key in done), writer
     assert race.journal.increments["done"] > 50
     assert race.journal.others["stream", "done"] > 1
