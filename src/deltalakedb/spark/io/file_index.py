@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -93,3 +95,16 @@ class LakeScans:
             snapshot.size_bytes,
         )
         return DataFrame(java, self.spark)
+
+
+def broken_scans(frame: DataFrame) -> dict[str, str]:
+    """What does not work of these scans with this Spark, and its error; for `doctor --spark`.
+
+    The frame has one row, whose `id` is 1.
+    """
+    what = "filters that reach the catalog"
+    try:
+        found = [frame.where(f"id = {number}").count() for number in (1, 2)]
+    except (Py4JError, PySparkException) as error:
+        return {what: str(error).strip().partition("\n")[0]}
+    return {} if found == [1, 0] else {what: "the result is not the expected one"}
