@@ -113,7 +113,9 @@ def test_fields_of_structs_prune_files(spark: SparkSession, lake: Lake, table: T
     found = frame_of(spark, lake, table, where="nested.x > 189")
     assert (len(found.collect()), files_read(found)) == (10, 1)
     plain = lake.create_table(
-        f"plain {table.name}", location=f"{table.location}-plain", schema=table.schema
+        f"plain {table.name}",
+        location=f"{table.location}-plain",
+        schema=table.snapshot().to_arrow().schema,
     )
     for number in range(3):
         plain.append(pa.table({"id": [number], "nested": [{"x": number}]}), merge_schema=True)

@@ -236,7 +236,7 @@ def compare(
         everything = target.toDF()
     finally:
         spark.conf.unset(SWITCH)
-    files = target.detail().first()["numFiles"]
+    files = target.detail().collect()[0]["numFiles"]
     rng = random.Random(seed)
     failed = rows = read = listed = 0
     for number in range(count):
