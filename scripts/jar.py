@@ -25,8 +25,8 @@ RELEASE = "17"
 OPTIONS = (
     *("--release", RELEASE, "-encoding", "UTF-8", "-Werror"),
     # -path: manifests of others' jars name jars that are not there. -overrides: Scala compiles
-    # varargs to arrays.
-    "-Xlint:all,-path,-overrides",
+    # varargs to arrays. -classfile: Arrow has annotations that its jars lack.
+    "-Xlint:all,-path,-overrides,-classfile",
 )
 # Each file of the same sources is the same file.
 DATE = (1980, 1, 1, 0, 0, 0)

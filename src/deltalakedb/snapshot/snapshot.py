@@ -86,6 +86,11 @@ class Snapshot:
         return self.counts.live_bytes
 
     @property
+    def store(self) -> Store:
+        """The catalog."""
+        return self._store
+
+    @property
     def app_transactions(self) -> dict[str, int]:
         """The newest version of each application by app id; queried at each access."""
         with span("deltalakedb.app_transactions", table=self.table.name):

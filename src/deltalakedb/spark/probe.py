@@ -17,6 +17,8 @@ from deltalakedb.errors import ConfigurationError, DeltaLakeDbError
 from deltalakedb.lake import Lake
 from deltalakedb.spark.delta.configure import configure
 from deltalakedb.spark.delta.statements import broken_statements
+from deltalakedb.spark.io.file_index import broken_scans
+from deltalakedb.spark.io.scan import scan
 from deltalakedb.spark.io.spark_internals import broken_internals, hadoop_version, has_file_system
 from deltalakedb.spark.java import java_home
 
@@ -39,9 +41,9 @@ def probe(folder: Path) -> dict[str, Any]:
         .config("spark.local.dir", str(folder / "local"))
     )
     delta: dict[str, Any] = {}
+    lake = Lake.connect(f"sqlite:///{folder}/lake.db", warehouse=str(folder / "warehouse"))
+    table = lake.create_table_as("probe", [{"id": 1}])
     try:
-        warehouse = str(folder / "warehouse")
-        lake = Lake.connect(f"sqlite:///{folder}/lake.db", warehouse=warehouse)
         builder = configure(builder, lake)
     except ConfigurationError as missing:
         delta = {"missing": missing.what, "fix": str(missing.fix)}
@@ -52,7 +54,10 @@ def probe(folder: Path) -> dict[str, Any]:
             "rows": session.range(1).count(),
             "hadoop": hadoop_version(session),
             "s3a": has_file_system(session, "s3a"),
-            "broken": broken_internals(session),
+            "broken": {
+                **broken_internals(session),
+                **broken_scans(scan(session, table.snapshot())),
+            },
             "delta": delta or {"broken": broken_statements(session)},
         }
     finally:

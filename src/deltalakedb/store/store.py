@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Self
 
 from deltalakedb.actions import Action, DomainMetadata, Metadata, Protocol
@@ -56,7 +57,7 @@ from deltalakedb.store.rows import (
     to_rows,
 )
 from deltalakedb.store.table_lookup import not_registered
-from deltalakedb.store.url import parse_url
+from deltalakedb.store.url import CatalogUrl, parse_url
 from deltalakedb.telemetry import Metrics, warning
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from deltalakedb.store.dialect import Dialect, Row, Session, Take
     from deltalakedb.store.url import Engine
 
+_TARGET: Final = attrgetter("engine", "target", "schema")
 _DIALECTS = {
     "postgres": ("deltalakedb.store.postgres", "PostgresDialect"),
     "sqlite": ("deltalakedb.store.sqlite", "SqliteDialect"),
@@ -108,19 +110,23 @@ class Store:
     @classmethod
     def open(
         cls,
-        url: str,
+        url: str | CatalogUrl,
         *,
         clock: Clock | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> Self:
         """Reach the catalog of `url`, without looking at its schema."""
-        parsed = parse_url(url)
+        parsed = url if isinstance(url, CatalogUrl) else parse_url(url)
         module, name = _DIALECTS[parsed.engine]
         dialect = getattr(import_module(module), name)(parsed)
         return cls(dialect, clock=clock, storage_options=storage_options)
 
     def __repr__(self) -> str:
         return f"Store({self.dialect.url.display!r})"
+
+    def is_at(self, url: CatalogUrl) -> bool:
+        """Whether this is the catalog of a URL."""
+        return _TARGET(self.dialect.url) == _TARGET(url)
 
     def read(self) -> AbstractContextManager[Session]:
         """A transaction that reads."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from operator import attrgetter
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -25,7 +24,6 @@ from deltalakedb.store.url import parse_url
 CATALOG: Final = "spark.deltalakedb.catalog"
 """The setting of a session that names its catalog."""
 _STORAGE: Final = "spark.deltalakedb.storage."
-_TARGET: Final = attrgetter("engine", "target", "schema")
 # Settings of Delta and Spark, and the option of a write that each is the default of.
 _OPTIONS: Final = {
     "spark.sql.sources.partitionOverwriteMode": "partitionoverwritemode",
@@ -95,10 +93,11 @@ def using_lake(url: str, storage_options: Mapping[str, str]) -> Iterator[Lake]:
 
     With storage options, the open lake has to have the same.
     """
-    wanted = _TARGET(parse_url(url))
+    wanted = parse_url(url)
     for lake in open_lakes():
-        same = _TARGET(lake.store.dialect.url) == wanted
-        if same and (not storage_options or lake.storage_options == dict(storage_options)):
+        if lake.store.is_at(wanted) and (
+            not storage_options or lake.storage_options == dict(storage_options)
+        ):
             yield lake
             return
     with Lake.connect(url, storage_options=dict(storage_options)) as lake:

@@ -15,6 +15,7 @@ JAR: Final = Path(__file__).with_name("deltalakedb-delta.jar")
 SOURCES_KEY: Final = "Deltalakedb-Sources"
 LOG_STORE: Final = "io.deltalakedb.CatalogLogStore"
 CATALOG: Final = "io.deltalakedb.LakeCatalog"
+SCAN: Final = "io.deltalakedb.LakeScan"
 EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
 """The coordinates of the Delta that the jar is compiled against and tested with."""

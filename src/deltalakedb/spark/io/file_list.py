@@ -20,12 +20,11 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltalakedb.actions.file_paths import ODD_PATH
-from deltalakedb.spark.io.paths import hadoop_uri
+from deltalakedb.spark.io.paths import hadoop_uris
 from deltalakedb.storage.locations import FilePlaces
 
-# Paths that may lead out of the table, and characters that JSON escapes.
-_NEEDS_CARE: Final = ODD_PATH + r'|["\\\x00-\x1f]'
+# Characters that JSON escapes.
+_ESCAPED: Final = r'["\\\x00-\x1f]'
 _PREFIX: Final = "deltalakedb-scan-"
 _LOG: Final = "_spark_metadata"
 _BLOCK: Final = 134_217_728
@@ -120,19 +119,12 @@ def distinct(files: pa.Table, column: str) -> pa.Table:
 
 def _lines(places: FilePlaces, files: pa.RecordBatch) -> pa.Array:
     """A line of JSON for each file, by Arrow's functions: tables have many files."""
-    paths = files["path"].cast(pa.string())
-    if pc.any(pc.match_substring_regex(paths, _NEEDS_CARE)).as_py():
-        texts = paths.to_pylist()
-        for path in texts:
-            places.resolve(path)
-        uris = (hadoop_uri(places.location, path) for path in texts)
-        paths = pa.array((_escaped(uri) for uri in uris), pa.string())
-        before = ""
-    else:
-        before = _escaped(hadoop_uri(places.location, ""))
+    uris = hadoop_uris(places, files["path"])
+    if pc.any(pc.match_substring_regex(uris, _ESCAPED)).as_py():
+        uris = pa.array(map(_escaped, uris.to_pylist()), pa.string())
     return pc.binary_join_element_wise(
-        f'{{"path":"{before}',
-        paths,
+        '{"path":"',
+        uris,
         '","size":',
         files["size_bytes"].cast(pa.string()),
         ',"isDir":false,"modificationTime":',

@@ -6,7 +6,11 @@ import unicodedata
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
-from deltalakedb.actions.file_paths import split_uri
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from deltalakedb.actions.file_paths import ODD_PATH, split_uri
+from deltalakedb.storage.locations import FilePlaces
 
 # Names of the same store: Hadoop's connector for S3 answers to s3a only.
 _HADOOP: Final = {"s3": "s3a", "s3n": "s3a", "gcs": "gs", "az": "abfss", "azure": "abfss"}
@@ -31,6 +35,17 @@ def hadoop_uri(location: str, log_path: str) -> str:
         # Locations of object stores are written by users, encoded or not.
         rest = quote(unquote(rest), safe="/:@!$&'()*+,;=~")
     return f"{_HADOOP.get(scheme, scheme)}:{rest}/{log_path}"
+
+
+def hadoop_uris(places: FilePlaces, paths: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """The URIs of many files, by Arrow's functions; PathNotAllowedError outside allowed roots."""
+    texts = paths.cast(pa.string())
+    if pc.any(pc.match_substring_regex(texts, ODD_PATH)).as_py():
+        known = texts.to_pylist()
+        for path in known:
+            places.resolve(path)
+        return pa.array((hadoop_uri(places.location, path) for path in known), pa.string())
+    return pc.binary_join_element_wise(hadoop_uri(places.location, ""), texts, "")
 
 
 def metadata_path(uri: str) -> str:

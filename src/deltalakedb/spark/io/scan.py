@@ -34,19 +34,25 @@ from deltalakedb.actions.datatypes import (
     MapType,
     StructField,
     StructType,
-    column_id,
     physical_name,
     schema_to_json,
     with_nulls,
 )
+from deltalakedb.actions.features import writer_features
 from deltalakedb.actions.partition import decode_partition_value, decode_path, partition_directory
-from deltalakedb.actions.properties import TableProperties
 from deltalakedb.conditions.predicate import Opaque, Predicate
 from deltalakedb.conditions.where import parse_where
 from deltalakedb.errors import InvalidConditionError, UnsupportedFeatureError
 from deltalakedb.reading.data_files import DataFile, deleted_rows
 from deltalakedb.reading.dataset import layout_of
 from deltalakedb.snapshot import Snapshot
+from deltalakedb.spark.io.file_columns import (
+    field_in_files,
+    mapping_mode,
+    name_in_files,
+    to_spark,
+)
+from deltalakedb.spark.io.file_index import LakeScans, lake_scans
 from deltalakedb.spark.io.file_list import distinct, spark_file_list
 from deltalakedb.spark.io.hadoop import hadoop_options, require_connector
 from deltalakedb.spark.io.paths import hadoop_uri, metadata_path
@@ -98,13 +104,20 @@ def scan(
       no files, or all of them, have deletion vectors.
     - Columns can be named with the `alias` of the table, also in the condition.
     """
-    if where is None:
-        files = snapshot.files(columns=FILE_COLUMNS)
+    predicate = None
+    if where is not None:
+        predicate = planned(spark, snapshot.metadata, where, alias=alias)
+    # A snapshot that reports its reads, or has files that are not committed, lists them here.
+    scans = lake_scans(spark) if type(snapshot) is Snapshot else None
+    frame = None
+    if scans is not None:
+        planned_where = None if isinstance(predicate, Opaque) else where
+        frame = _Reader(spark, snapshot, not_null=True).lazy(scans, planned_where, alias)
+    if frame is None:
+        files = snapshot.files(where=predicate, columns=FILE_COLUMNS)
         frame = scan_files(spark, snapshot, files, metadata=metadata, not_null=True)
+    if where is None:
         return frame if alias is None else frame.alias(alias)
-    predicate = planned(spark, snapshot.metadata, where, alias=alias)
-    files = snapshot.files(where=predicate, columns=FILE_COLUMNS)
-    frame = scan_files(spark, snapshot, files, metadata=metadata, not_null=True)
     with refusing(where):
         return (frame if alias is None else frame.alias(alias)).where(where)
 
@@ -197,10 +210,39 @@ class _Reader:
         self._snapshot = snapshot
         self._location = snapshot.table.location
         self._schema = snapshot.schema
-        self._mode = TableProperties(snapshot.properties).column_mapping_mode
+        self._mode = mapping_mode(snapshot)
         self._partitions = [self._schema.field(name) for name in snapshot.partition_columns]
         names = {field.name for field in self._partitions}
         self._data = [f for f in self._schema.fields if f.name not in names and f.type != VOID]
+
+    def lazy(self, scans: LakeScans, where: str | None, alias: str | None) -> DataFrame | None:
+        """The live rows of the snapshot; its files are listed when Spark has its filters.
+
+        None where Spark would copy what is deleted in a file for each of its rows.
+        """
+        partitions = [
+            StructField(name_in_files(self._snapshot, field), field.type)
+            for field in self._partitions
+        ]
+        data = to_spark(self._data_fields())
+        settings = _BY_ID if self._mode == "id" else {}
+        deletes = "deletionVectors" in writer_features(self._snapshot.protocol)
+        if deletes and not scans.is_vectorised(data, settings):
+            return None
+        frame = scans.open(
+            self._snapshot,
+            where=where,
+            alias=alias,
+            data=data,
+            partitions=to_spark(self._as_declared(partitions, self._partitions)),
+            options=self._options(),
+            settings=settings,
+            has_deleted_rows=deletes,
+        )
+        named = zip(self._partitions, partitions, strict=True)
+        return frame.select(
+            *self._columns({field.name: F.col(quoted(one.name)) for field, one in named})
+        )
 
     def read(self, files: pa.Table, *, with_position: bool) -> DataFrame:
         """The rows of files, deleted ones included."""
@@ -260,12 +302,9 @@ class _Reader:
         """Spark's own scan of the files, with physical names."""
         by_id = self._mode == "id"
         reader = cloned_reader(self._spark, _BY_ID) if by_id else self._spark.read
-        reader = reader.schema(self._physical_schema(partitions)).options(
-            # Rows of an ignored file would be lost by the next DML.
-            ignoreCorruptFiles="false",
-            ignoreMissingFiles="false",
-            **hadoop_options(self._location, self._snapshot.storage_options),
-        )
+        named = self._as_declared([StructField(f.name, f.type) for f in partitions], partitions)
+        schema = to_spark([*self._data_fields(), *named])
+        reader = reader.schema(schema).options(**self._options())
         if not partitions:
             # Otherwise a folder above the table named a=b would add a column.
             reader = reader.option("recursiveFileLookup", "true")
@@ -274,17 +313,27 @@ class _Reader:
             frame = reader.parquet(folder)
         return in_session(self._spark, frame) if by_id else frame
 
-    def _physical_schema(self, partitions: Sequence[StructField]) -> SparkStruct:
-        fields = [_physical(field, ids=self._mode == "id") for field in self._data]
-        fields += [_bare(field) for field in partitions]
-        if self._not_null:
-            known = [*self._data, *partitions]
-            fields = [
-                replace(physical, nullable=field.nullable)
-                for physical, field in zip(fields, known, strict=True)
-            ]
-        text = schema_to_json(StructType(tuple(fields)))
-        return SparkStruct.fromJson(json.loads(text))
+    def _options(self) -> dict[str, str]:
+        return {
+            # Rows of an ignored file would be lost by the next DML.
+            "ignoreCorruptFiles": "false",
+            "ignoreMissingFiles": "false",
+            **hadoop_options(self._location, self._snapshot.storage_options),
+        }
+
+    def _data_fields(self) -> list[StructField]:
+        """The columns of the files."""
+        fields = [field_in_files(field, ids=self._mode == "id") for field in self._data]
+        return self._as_declared(fields, self._data)
+
+    def _as_declared(
+        self, fields: Sequence[StructField], known: Sequence[StructField]
+    ) -> list[StructField]:
+        """Fields that are NOT NULL as those of the table."""
+        if not self._not_null:
+            return list(fields)
+        pairs = zip(fields, known, strict=True)
+        return [replace(one, nullable=field.nullable) for one, field in pairs]
 
     def _columns(self, partition_values: dict[str, Column]) -> list[Column]:
         """Every column of the table by its logical name, in order."""
@@ -389,28 +438,3 @@ def spark_types(schema: StructType) -> dict[str, Any]:
 def _own_metadata(field: StructField) -> dict[str, Any]:
     """The metadata that a user attached to a column, without that of Delta."""
     return {key: value for key, value in field.metadata.items() if not key.startswith("delta.")}
-
-
-def _bare(field: StructField) -> StructField:
-    return StructField(field.name, field.type)
-
-
-def _physical(field: StructField, *, ids: bool) -> StructField:
-    """A field as data files have it; all are nullable, as a file may lack a column."""
-    metadata = {}
-    identity = column_id(field)
-    if ids and identity is not None:
-        metadata = {"parquet.field.id": identity}
-    return StructField(physical_name(field), _physical_type(field.type, ids=ids), metadata=metadata)
-
-
-def _physical_type(kind: Any, *, ids: bool) -> Any:
-    if isinstance(kind, StructType):
-        return StructType(tuple(_physical(inner, ids=ids) for inner in kind.fields))
-    if isinstance(kind, ArrayType):
-        return ArrayType(_physical_type(kind.element_type, ids=ids))
-    if isinstance(kind, MapType):
-        return MapType(
-            _physical_type(kind.key_type, ids=ids), _physical_type(kind.value_type, ids=ids)
-        )
-    return kind

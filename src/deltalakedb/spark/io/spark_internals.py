@@ -199,6 +199,31 @@ def in_clone(frame: DataFrame, settings: Mapping[str, str]) -> DataFrame:
     return DataFrame(dataset.ofRows(_clone(spark, settings), analyzed_plan(frame)), spark)
 
 
+def java_object(spark: SparkSession, jar: str, name: str, *arguments: object) -> Any:
+    """A new object of a class in a jar, by its first constructor.
+
+    The class is that of the session where its jars have it, otherwise of a class loader of its own.
+    """
+    jvm = _jvm(spark)
+    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        kind = loader.loadClass(name)
+    except Py4JError:
+        urls = gateway.new_array(jvm.java.net.URL, 1)
+        urls[0] = jvm.java.io.File(jar).toURI().toURL()
+        kind = jvm.java.net.URLClassLoader(urls, loader).loadClass(name)
+    values = gateway.new_array(jvm.java.lang.Object, len(arguments))
+    for place, argument in enumerate(arguments):
+        values[place] = argument
+    return kind.getConstructors()[0].newInstance(values)
+
+
+def java_session(spark: SparkSession, settings: Mapping[str, str]) -> Any:
+    """The session in Java; a clone of it where a scan needs other settings."""
+    return _clone(spark, settings) if settings else spark._jsparkSession  # noqa: SLF001
+
+
 def is_observed(frame: DataFrame) -> bool:
     """Whether an Observation waits for the rows: it is not notified of those of a clone."""
     return "CollectMetrics" in analyzed_plan(frame).toString()

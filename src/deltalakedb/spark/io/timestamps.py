@@ -39,10 +39,10 @@ def _without_zone(text: str) -> datetime | None:
 
 def session_zone(spark: SparkSession) -> tzinfo | None:
     """The time zone of a session; None for one that Python does not know."""
-    return _zone(str(spark.conf.get("spark.sql.session.timeZone")))
+    return zone_of(str(spark.conf.get("spark.sql.session.timeZone")))
 
 
-def _zone(name: str) -> tzinfo | None:
+def zone_of(name: str) -> tzinfo | None:
     """A zone by Spark's name, which may be an offset; None for one that is unknown."""
     offset = re.fullmatch(r"(?:GMT|UTC|UT)?([+-])(\d{1,2})(?::?(\d{2}))?", name)
     if offset is not None:
