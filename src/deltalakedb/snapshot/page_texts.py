@@ -7,7 +7,7 @@ their groups, are one batch beside its bounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from deltalakedb.snapshot.pages import read_batch, write_batch
@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from deltalakedb.store.dialect import Row, Session
+    from deltalakedb.threads import Threads
 
 COLUMN_KEY: Final = '["files"]'
 """The key of that batch among the bounds of the page's columns."""
+TYPE: Final = "files"
+"""Its type there."""
 TEXTS: Final = ("path", "stats")
 _FILES: Final = 8
 # More than a page has; the number of a group also tells its page.
@@ -61,37 +64,52 @@ def group_range(page_id: int) -> dict[str, int]:
 
 
 def read_few(
-    session: Session, table_id: str, matches: Mapping[int, pa.Array], columns: Sequence[str]
+    session: Session,
+    table_id: str,
+    version: int,
+    matches: Mapping[int, pa.Array],
+    columns: Sequence[str],
+    *,
+    pool: Threads | None = None,
 ) -> dict[int, pa.RecordBatch]:
-    """The files at these positions of pages, by page; pages without groups are left out."""
+    """The files at these positions of pages, by page; pages without groups are left out.
+
+    With a pool the other columns are decoded while the texts are read.
+    """
     import pyarrow as pa
 
-    rows = session.run_binary(
-        "page_column",
+    rows = session.page_bounds(
+        min(matches),
+        max(matches),
         table_id=table_id,
+        version=version,
         column_key=COLUMN_KEY,
-        first=min(matches),
-        last=max(matches),
+        type=TYPE,
+        lowest=0,
+        highest=0,
     )
-    batches = {page_id: data for page_id, data in rows if page_id in matches}
-    groups = {page_id: _groups_of(matches[page_id]) for page_id in batches}
+    others = [name for name in columns if name not in TEXTS]
+    wanted = [name for name in TEXTS if name in columns]
+    places = [f"{name}_{kind}" for name in wanted for kind in ("start", "bytes")]
+    pages = {
+        page_id: _deferred(pool, data, [*others, *places])
+        for page_id, _, data in rows
+        if page_id in matches
+    }
+    groups = {page_id: _groups_of(matches[page_id]) for page_id in pages}
     numbers = [page_id * _GROUPS + group for page_id in groups for group in groups[page_id]]
-    with_stats = "stats" in columns
     texts = dict[int, Sequence[bytes]]()
     if numbers:
-        found = session.page_texts(table_id, numbers, with_stats=with_stats)
+        found = session.page_texts(table_id, numbers, with_stats="stats" in wanted)
         texts = {number: blobs for number, *blobs in found}
-    others = [name for name in columns if name not in TEXTS]
     files = {}
-    for page_id, data in batches.items():
+    for page_id, decoded in pages.items():
         blobs = [texts.get(page_id * _GROUPS + group) for group in groups[page_id]]
         known = [one for one in blobs if one is not None]
         if len(known) < len(blobs):
             continue  # the page was closed meanwhile
         at = matches[page_id]
-        wanted = [name for name in TEXTS if name in columns]
-        places = [f"{name}_{kind}" for name in wanted for kind in ("start", "bytes")]
-        batch = read_batch(data, [*others, *places])
+        batch = decoded()
         arrays = {name: batch[name].take(at) for name in others}
         for name in wanted:
             position = TEXTS.index(name)
@@ -102,6 +120,15 @@ def read_few(
             arrays[name] = _taken(parts, starts, sizes, at)
         files[page_id] = pa.record_batch([arrays[name] for name in columns], names=list(columns))
     return files
+
+
+def _deferred(
+    pool: Threads | None, data: bytes, columns: Sequence[str]
+) -> Callable[[], pa.RecordBatch]:
+    """Columns of a batch when they are called for; in a pool they are being decoded."""
+    if pool is None:
+        return lambda: read_batch(data, columns)
+    return pool.submit(read_batch, data, columns).result
 
 
 def _groups_of(matches: pa.Array) -> list[int]:

@@ -255,22 +255,28 @@ class DuckdbSession(Session):
                 yield numbers[0].as_py(), files.buffers()[2], text
 
     def page_bounds(self, first: int, last: int, **params: object) -> list[Row]:
-        if last - first < _PAGES_AT_ONCE:
-            return self.run("page_bounds", first=first, last=last, **params)
-        # It would read the bounds of all pages, even of those whose bounds it does not return.
-        ranges: dict[int, bool] = dict(self.run("page_ranges", first=first, last=last, **params))
-        possible = [number for number, can_match in ranges.items() if can_match]
-        rows: list[Row] = [(number, "", None) for number in ranges if not ranges[number]]
-        if possible:
-            first, last = min(possible), max(possible)
-            bounds = self.run("page_bounds", first=first, last=last, **params)
-            rows += [row for row in bounds if row[2] is not None]
-        return rows
+        # First where they are: a scan could read the bounds of all columns.
+        rows = self.run("page_bounds", first=first, last=last, **params)
+        bounds = self._bounds([number for *_, number in rows if number is not None])
+        return [(page_id, kind, bounds.get(number)) for page_id, kind, number in rows]
+
+    def _bounds(self, numbers: Sequence[int]) -> dict[int, bytes]:
+        # DuckDB uses the index for one number at a time, and some lookups can share a statement.
+        one = load_queries("duckdb")["bounds"]
+        bounds: dict[int, bytes] = {}
+        for start in range(0, len(numbers), _PAGES_AT_ONCE):
+            wanted = numbers[start : start + _PAGES_AT_ONCE]
+            params = {f"bounds_id_{n}": number for n, number in enumerate(wanted)}
+            texts = (one.replace("$bounds_id", f"${name}") for name in params)
+            bounds.update(self.execute(" UNION ALL ".join(texts), params))
+        return bounds
 
     def page_texts(self, table_id: str, groups: Sequence[int], *, with_stats: bool) -> list[Row]:
         numbers = ",".join(map(str, groups))
         query = "page_texts" if with_stats else "page_paths"
-        return self.run(query, table_id=table_id, groups=numbers)
+        params = {"table_id": table_id, "groups": numbers}
+        with self._translated():  # thousands of rows, and none has a UUID
+            return self._connection.execute(load_queries("duckdb")[query], params).fetchall()
 
     def page_list_at(self, table_id: str, version: int) -> list[Row]:
         rows = sorted(self.run("page_list_at", table_id=table_id, version=version))

@@ -99,7 +99,6 @@ NAMED = {
     "newest_app_txn": {"dl_txn_actions_app"},
     "pages_at": {"dl_file_pages_validity"},
     "page_bounds": {"dl_page_columns_pkey", "dl_file_pages_validity"},
-    "page_column": {"dl_page_columns_pkey"},
     "page_texts": {"dl_page_texts_pkey"},
     # What the operations page asks is bounded only as long as it goes by these.
     "browse_versions": {"dl_table_versions_pkey"},
