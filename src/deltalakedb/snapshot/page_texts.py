@@ -7,7 +7,7 @@ their groups, are one batch beside its bounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from deltalakedb.snapshot.pages import read_batch, write_batch
@@ -91,25 +91,25 @@ def read_few(
     others = [name for name in columns if name not in TEXTS]
     wanted = [name for name in TEXTS if name in columns]
     places = [f"{name}_{kind}" for name in wanted for kind in ("start", "bytes")]
-    pages = {
-        page_id: _deferred(pool, data, [*others, *places])
-        for page_id, _, data in rows
-        if page_id in matches
-    }
-    groups = {page_id: _groups_of(matches[page_id]) for page_id in pages}
+    stored = {page_id: data for page_id, _, data in rows if page_id in matches}
+
+    def decode() -> dict[int, pa.RecordBatch]:
+        return {page_id: read_batch(stored[page_id], [*others, *places]) for page_id in stored}
+
+    decoded = decode if pool is None else pool.submit(decode).result
+    groups = {page_id: _groups_of(matches[page_id]) for page_id in stored}
     numbers = [page_id * _GROUPS + group for page_id in groups for group in groups[page_id]]
     texts = dict[int, Sequence[bytes]]()
     if numbers:
         found = session.page_texts(table_id, numbers, with_stats="stats" in wanted)
         texts = {number: blobs for number, *blobs in found}
     files = {}
-    for page_id, decoded in pages.items():
+    for page_id, batch in decoded().items():
         blobs = [texts.get(page_id * _GROUPS + group) for group in groups[page_id]]
         known = [one for one in blobs if one is not None]
         if len(known) < len(blobs):
             continue  # the page was closed meanwhile
         at = matches[page_id]
-        batch = decoded()
         arrays = {name: batch[name].take(at) for name in others}
         for name in wanted:
             position = TEXTS.index(name)
@@ -120,15 +120,6 @@ def read_few(
             arrays[name] = _taken(parts, starts, sizes, at)
         files[page_id] = pa.record_batch([arrays[name] for name in columns], names=list(columns))
     return files
-
-
-def _deferred(
-    pool: Threads | None, data: bytes, columns: Sequence[str]
-) -> Callable[[], pa.RecordBatch]:
-    """Columns of a batch when they are called for; in a pool they are being decoded."""
-    if pool is None:
-        return lambda: read_batch(data, columns)
-    return pool.submit(read_batch, data, columns).result
 
 
 def _groups_of(matches: pa.Array) -> list[int]:

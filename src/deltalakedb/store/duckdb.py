@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 from uuid import UUID
@@ -70,6 +71,8 @@ if TYPE_CHECKING:
 _FEW_ROWS = 8
 _BATCH_ROWS = 65_536
 _PAGES_AT_ONCE = 8
+# The greatest list of numbers for which DuckDB uses an index, and how many share a statement.
+_NUMBERS, _LOOKUPS = 4, 16
 _POLL_SECONDS = 0.05
 # json.dumps() would make an encoder for each call.
 _encode = json.JSONEncoder(ensure_ascii=False).encode
@@ -261,14 +264,11 @@ class DuckdbSession(Session):
         return [(page_id, kind, bounds.get(number)) for page_id, kind, number in rows]
 
     def _bounds(self, numbers: Sequence[int]) -> dict[int, bytes]:
-        # DuckDB uses the index for one number at a time, and some lookups can share a statement.
-        one = load_queries("duckdb")["bounds"]
         bounds: dict[int, bytes] = {}
-        for start in range(0, len(numbers), _PAGES_AT_ONCE):
-            wanted = numbers[start : start + _PAGES_AT_ONCE]
-            params = {f"bounds_id_{n}": number for n, number in enumerate(wanted)}
-            texts = (one.replace("$bounds_id", f"${name}") for name in params)
-            bounds.update(self.execute(" UNION ALL ".join(texts), params))
+        for start in range(0, len(numbers), _LOOKUPS * _NUMBERS):
+            wanted = numbers[start : start + _LOOKUPS * _NUMBERS]
+            params = {f"n{n}": number for n, number in enumerate(wanted)}
+            bounds.update(self.execute(_bounds_query(len(wanted)), params))
         return bounds
 
     def page_texts(self, table_id: str, groups: Sequence[int], *, with_stats: bool) -> list[Row]:
@@ -331,6 +331,15 @@ class DuckdbSession(Session):
             f"SELECT $1, {chosen} FROM incoming_rows",
             [table_id],
         )
+
+
+@cache
+def _bounds_query(count: int) -> str:
+    """The query for the bounds of so many numbers: the parameters n0, n1 and so on."""
+    one = load_queries("duckdb")["bounds"]
+    names = [f"$n{n}" for n in range(count)]
+    lists = (", ".join(names[start : start + _NUMBERS]) for start in range(0, count, _NUMBERS))
+    return " UNION ALL ".join(one.replace("$numbers", few) for few in lists)
 
 
 def _plain(rows: Sequence[Row]) -> list[Row]:

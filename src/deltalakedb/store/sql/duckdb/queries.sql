@@ -84,8 +84,8 @@ WHERE table_id = :table_id AND column_key = :column_key
   AND page_id >= :first AND page_id <= :last AND :version >= 0;
 
 -- name: bounds
--- Looked up by the index, which more conditions would prevent.
-SELECT bounds_id, bounds FROM dl_page_columns WHERE bounds_id = :bounds_id;
+-- Looked up by the index, which more conditions would prevent; a longer list of numbers too.
+SELECT bounds_id, bounds FROM dl_page_columns WHERE bounds_id IN (:numbers);
 
 -- name: file_pages_between
 -- As pages_between without statistics: a CASE would read them.
