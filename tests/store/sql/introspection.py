@@ -257,7 +257,7 @@ def _duckdb(session: Session) -> Description:
         primary_keys={r[0]: _inside(r[2]) for r in constraints if r[1] == "PRIMARY KEY"},
         uniques=frozenset((r[0], _inside(r[2])) for r in constraints if r[1] == "UNIQUE"),
         indexes={
-            name: (relation, _inside(text))
+            name: (relation, text)
             for relation, name, _, text in session.execute(_DUCKDB["indexes"], {})
         },
         enums=enums,
