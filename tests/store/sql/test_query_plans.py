@@ -479,7 +479,7 @@ def test_duckdb_looks_bounds_up_by_their_index(tmp_path: Path, pages: int) -> No
     dialect = DIALECTS["duckdb"](parse_url(f"duckdb:///{tmp_path / 'catalog.db'}"))
     Migrator(dialect, ManualClock()).up()
     bounds = {
-        (column, page): f"{column} {page}".encode() for column in "ab" for page in range(pages)
+        (column, page): f"{column} {page}".encode() for page in range(pages) for column in "ab"
     }
     with dialect.write() as session:
         for (column, page), data in bounds.items():
