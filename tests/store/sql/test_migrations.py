@@ -478,7 +478,9 @@ def test_a_protocol_version_below_one_is_refused(migrated: Dialect, relation: Re
 def test_null_is_refused_where_the_protocol_requires_a_value(
     migrated: Dialect, relation: Relation
 ) -> None:
-    required = [c.name for c in describe(migrated).tables[relation.name] if not c.nullable]
+    columns = describe(migrated).tables[relation.name]
+    # Others are columns of one engine, which fills them itself.
+    required = [c.name for c in columns if not c.nullable and c.name in relation.columns]
     assert "table_id" in required
     for column in required:
         assert refuses(migrated, relation, **{column: None}) is CatalogConstraintError, column
