@@ -229,7 +229,7 @@ class MatchingFiles:
         def read_grouped(run: Sequence[int]) -> dict[int, pa.RecordBatch]:
             grouped = {number: few[number] for number in run if number in few}
             where = (self.table.table_id, self.version)
-            return ask(lambda session: read_few(session, *where, grouped, columns, pool=pool))
+            return ask(lambda session: read_few(session, *where, grouped, columns))
 
         def read_one(run: Sequence[int]) -> list[pa.RecordBatch]:
             return list((read_grouped(run) if run[0] in few else {}).values()) or read(run)

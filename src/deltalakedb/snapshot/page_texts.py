@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from deltalakedb.store.dialect import Row, Session
-    from deltalakedb.threads import Threads
 
 COLUMN_KEY: Final = '["files"]'
 """The key of that batch among the bounds of the page's columns."""
@@ -69,13 +68,8 @@ def read_few(
     version: int,
     matches: Mapping[int, pa.Array],
     columns: Sequence[str],
-    *,
-    pool: Threads | None = None,
 ) -> dict[int, pa.RecordBatch]:
-    """The files at these positions of pages, by page; pages without groups are left out.
-
-    With a pool the other columns are decoded while the texts are read.
-    """
+    """The files at these positions of pages, by page; pages without groups are left out."""
     import pyarrow as pa
 
     rows = session.page_bounds(
@@ -88,31 +82,28 @@ def read_few(
         lowest=0,
         highest=0,
     )
-    others = [name for name in columns if name not in TEXTS]
-    wanted = [name for name in TEXTS if name in columns]
-    places = [f"{name}_{kind}" for name in wanted for kind in ("start", "bytes")]
-    stored = {page_id: data for page_id, _, data in rows if page_id in matches}
-
-    def decode() -> dict[int, pa.RecordBatch]:
-        return {page_id: read_batch(stored[page_id], [*others, *places]) for page_id in stored}
-
-    decoded = decode if pool is None else pool.submit(decode).result
-    groups = {page_id: _groups_of(matches[page_id]) for page_id in stored}
+    batches = {page_id: data for page_id, _, data in rows if page_id in matches}
+    groups = {page_id: _groups_of(matches[page_id]) for page_id in batches}
     numbers = [page_id * _GROUPS + group for page_id in groups for group in groups[page_id]]
-    texts = dict[int, Sequence[bytes]]()
+    with_stats = "stats" in columns
+    texts: dict[int, Row] = {}
     if numbers:
-        found = session.page_texts(table_id, numbers, with_stats="stats" in wanted)
-        texts = {number: blobs for number, *blobs in found}
+        found = session.page_texts(table_id, numbers, with_stats=with_stats)
+        texts = {row[0]: row for row in found}
+    others = [name for name in columns if name not in TEXTS]
     files = {}
-    for page_id, batch in decoded().items():
+    for page_id, data in batches.items():
         blobs = [texts.get(page_id * _GROUPS + group) for group in groups[page_id]]
         known = [one for one in blobs if one is not None]
         if len(known) < len(blobs):
             continue  # the page was closed meanwhile
         at = matches[page_id]
+        wanted = [name for name in TEXTS if name in columns]
+        places = [f"{name}_{kind}" for name in wanted for kind in ("start", "bytes")]
+        batch = read_batch(data, [*others, *places])
         arrays = {name: batch[name].take(at) for name in others}
         for name in wanted:
-            position = TEXTS.index(name)
+            position = 1 + TEXTS.index(name)
             parts = dict(zip(groups[page_id], (one[position] for one in known), strict=True))
             starts, sizes = batch[f"{name}_start"], batch[f"{name}_bytes"]
             if name == "stats":
