@@ -171,9 +171,11 @@ def test_a_page_that_cannot_match_is_not_read(
 
     few = page_texts.read_few
 
-    def counted_few(session: Any, table_id: str, matches: Any, columns: Any) -> Any:
+    def counted_few(
+        session: Any, table_id: str, version: int, matches: Any, *rest: Any, **more: Any
+    ) -> Any:
         read.extend(matches)
-        return few(session, table_id, matches, columns)
+        return few(session, table_id, version, matches, *rest, **more)
 
     monkeypatch.setattr(matching.MatchingFiles, "_each", counted)
     monkeypatch.setattr(matching, "read_few", counted_few)

@@ -29,10 +29,10 @@ class Answers:
     """A session that has one page and its groups."""
 
     def __init__(self, page_id: int, files: pa.Table) -> None:
-        self.column = [(page_id, page_texts.files_batch(files))]
+        self.column = [(page_id, page_texts.TYPE, page_texts.files_batch(files))]
         self.groups = {row[1]: row[1:] for row in page_texts.text_rows("t", page_id, files)}
 
-    def run_binary(self, *_: Any, **__: Any) -> Any:
+    def page_bounds(self, *_: Any, **__: Any) -> Any:
         return self.column
 
     def page_texts(self, _: str, numbers: list[int], *, with_stats: bool) -> Any:
@@ -60,7 +60,7 @@ def test_each_file_has_its_own_texts(size: int) -> None:
         chosen = sorted(rng.sample(range(size), count))
         for names in (["stats", "path", "size_bytes"], ["path"], ["size_bytes"], ["stats"]):
             at = pa.array(chosen, pa.uint64())
-            (batch,) = page_texts.read_few(session, "t", {3: at}, names).values()
+            (batch,) = page_texts.read_few(session, "t", 0, {3: at}, names).values()
             assert batch.to_pylist() == [{k: rows[n][k] for k in names} for n in chosen]
 
 
@@ -70,8 +70,8 @@ def test_files_are_the_same_by_groups(
     read: list[int] = []
     few = page_texts.read_few
 
-    def counted(session: Any, table_id: str, matches: Any, columns: Any) -> Any:
-        batches = few(session, table_id, matches, columns)
+    def counted(*arguments: Any, **options: Any) -> Any:
+        batches = few(*arguments, **options)
         read.extend(batches)
         return batches
 

@@ -228,8 +228,8 @@ class MatchingFiles:
 
         def read_grouped(run: Sequence[int]) -> dict[int, pa.RecordBatch]:
             grouped = {number: few[number] for number in run if number in few}
-            table_id = self.table.table_id
-            return ask(lambda session: read_few(session, table_id, grouped, columns))
+            where = (self.table.table_id, self.version)
+            return ask(lambda session: read_few(session, *where, grouped, columns))
 
         def read_one(run: Sequence[int]) -> list[pa.RecordBatch]:
             return list((read_grouped(run) if run[0] in few else {}).values()) or read(run)

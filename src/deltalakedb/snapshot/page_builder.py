@@ -50,8 +50,7 @@ LEAST_CHANGES: Final = 1_000
 _SHARE: Final = 20
 # A page with more removed files than this share is closed; its live files go to new pages.
 _MOST_GONE: Final = 0.2
-# DuckDB stores larger values apart, and reads those of a scan one by one. Smaller ones fill the
-# segments of their column; of a vector in two segments it reads every value, 2,048 of them.
+# DuckDB stores larger values apart and as they are; smaller ones compressed, many together.
 _LEAST_BYTES: Final = 4_097
 # Commits of few files check whether pages are due every so many versions. A process without Arrow
 # does so rarely: to load it takes a second, and meanwhile all other writers would begin to.
@@ -296,7 +295,7 @@ def column_rows(
 def files_row(table_id: str, page_id: int, files: pa.Table) -> Row:
     """The row that holds the columns of a page without its texts."""
     data = page_texts.files_batch(files).ljust(_LEAST_BYTES, b"\0")
-    return (table_id, page_texts.COLUMN_KEY, page_id, "files", None, None, data)
+    return (table_id, page_texts.COLUMN_KEY, page_id, page_texts.TYPE, None, None, data)
 
 
 def _indexed(store: Store, table: TableRecord, version: int) -> list[Column]:

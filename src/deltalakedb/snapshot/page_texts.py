@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 COLUMN_KEY: Final = '["files"]'
 """The key of that batch among the bounds of the page's columns."""
+TYPE: Final = "files"
+"""Its type there."""
 TEXTS: Final = ("path", "stats")
 _FILES: Final = 8
 # More than a page has; the number of a group also tells its page.
@@ -61,26 +63,33 @@ def group_range(page_id: int) -> dict[str, int]:
 
 
 def read_few(
-    session: Session, table_id: str, matches: Mapping[int, pa.Array], columns: Sequence[str]
+    session: Session,
+    table_id: str,
+    version: int,
+    matches: Mapping[int, pa.Array],
+    columns: Sequence[str],
 ) -> dict[int, pa.RecordBatch]:
     """The files at these positions of pages, by page; pages without groups are left out."""
     import pyarrow as pa
 
-    rows = session.run_binary(
-        "page_column",
+    rows = session.page_bounds(
+        min(matches),
+        max(matches),
         table_id=table_id,
+        version=version,
         column_key=COLUMN_KEY,
-        first=min(matches),
-        last=max(matches),
+        type=TYPE,
+        lowest=0,
+        highest=0,
     )
-    batches = {page_id: data for page_id, data in rows if page_id in matches}
+    batches = {page_id: data for page_id, _, data in rows if page_id in matches}
     groups = {page_id: _groups_of(matches[page_id]) for page_id in batches}
     numbers = [page_id * _GROUPS + group for page_id in groups for group in groups[page_id]]
     with_stats = "stats" in columns
-    texts = dict[int, Sequence[bytes]]()
+    texts: dict[int, Row] = {}
     if numbers:
         found = session.page_texts(table_id, numbers, with_stats=with_stats)
-        texts = {number: blobs for number, *blobs in found}
+        texts = {row[0]: row for row in found}
     others = [name for name in columns if name not in TEXTS]
     files = {}
     for page_id, data in batches.items():
@@ -94,7 +103,7 @@ def read_few(
         batch = read_batch(data, [*others, *places])
         arrays = {name: batch[name].take(at) for name in others}
         for name in wanted:
-            position = TEXTS.index(name)
+            position = 1 + TEXTS.index(name)
             parts = dict(zip(groups[page_id], (one[position] for one in known), strict=True))
             starts, sizes = batch[f"{name}_start"], batch[f"{name}_bytes"]
             if name == "stats":

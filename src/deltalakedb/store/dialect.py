@@ -162,9 +162,10 @@ class Session(ABC):
         return self.run_binary("page_list_at", table_id=table_id, version=version)
 
     def page_bounds(self, first: int, last: int, **params: object) -> list[Row]:
-        """The bounds of a column in the pages that serve a version: number, type, bounds.
+        """The bounds of a column in pages from a number to another: number, type, bounds.
 
-        Bounds are None where no file of the page can match.
+        Pages that serve the version are among them. Bounds are None where no file of the page can
+        match.
         """
         return self.run_binary("page_bounds", first=first, last=last, **params)
 

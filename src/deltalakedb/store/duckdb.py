@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 from uuid import UUID
@@ -70,6 +71,8 @@ if TYPE_CHECKING:
 _FEW_ROWS = 8
 _BATCH_ROWS = 65_536
 _PAGES_AT_ONCE = 8
+# The greatest list of numbers for which DuckDB uses an index, and how many share a statement.
+_NUMBERS, _LOOKUPS = 4, 16
 _POLL_SECONDS = 0.05
 # json.dumps() would make an encoder for each call.
 _encode = json.JSONEncoder(ensure_ascii=False).encode
@@ -255,22 +258,25 @@ class DuckdbSession(Session):
                 yield numbers[0].as_py(), files.buffers()[2], text
 
     def page_bounds(self, first: int, last: int, **params: object) -> list[Row]:
-        if last - first < _PAGES_AT_ONCE:
-            return self.run("page_bounds", first=first, last=last, **params)
-        # It would read the bounds of all pages, even of those whose bounds it does not return.
-        ranges: dict[int, bool] = dict(self.run("page_ranges", first=first, last=last, **params))
-        possible = [number for number, can_match in ranges.items() if can_match]
-        rows: list[Row] = [(number, "", None) for number in ranges if not ranges[number]]
-        if possible:
-            first, last = min(possible), max(possible)
-            bounds = self.run("page_bounds", first=first, last=last, **params)
-            rows += [row for row in bounds if row[2] is not None]
-        return rows
+        # First where they are: a scan could read the bounds of all columns.
+        rows = self.run("page_bounds", first=first, last=last, **params)
+        bounds = self._bounds([number for *_, number in rows if number is not None])
+        return [(page_id, kind, bounds.get(number)) for page_id, kind, number in rows]
+
+    def _bounds(self, numbers: Sequence[int]) -> dict[int, bytes]:
+        bounds: dict[int, bytes] = {}
+        for start in range(0, len(numbers), _LOOKUPS * _NUMBERS):
+            wanted = numbers[start : start + _LOOKUPS * _NUMBERS]
+            params = {f"n{n}": number for n, number in enumerate(wanted)}
+            bounds.update(self.execute(_bounds_query(len(wanted)), params))
+        return bounds
 
     def page_texts(self, table_id: str, groups: Sequence[int], *, with_stats: bool) -> list[Row]:
         numbers = ",".join(map(str, groups))
         query = "page_texts" if with_stats else "page_paths"
-        return self.run(query, table_id=table_id, groups=numbers)
+        params = {"table_id": table_id, "groups": numbers}
+        with self._translated():  # thousands of rows, and none has a UUID
+            return self._connection.execute(load_queries("duckdb")[query], params).fetchall()
 
     def page_list_at(self, table_id: str, version: int) -> list[Row]:
         rows = sorted(self.run("page_list_at", table_id=table_id, version=version))
@@ -325,6 +331,15 @@ class DuckdbSession(Session):
             f"SELECT $1, {chosen} FROM incoming_rows",
             [table_id],
         )
+
+
+@cache
+def _bounds_query(count: int) -> str:
+    """The query for the bounds of so many numbers: the parameters n0, n1 and so on."""
+    one = load_queries("duckdb")["bounds"]
+    names = [f"$n{n}" for n in range(count)]
+    lists = (", ".join(names[start : start + _NUMBERS]) for start in range(0, count, _NUMBERS))
+    return " UNION ALL ".join(one.replace("$numbers", few) for few in lists)
 
 
 def _plain(rows: Sequence[Row]) -> list[Row]:

@@ -399,8 +399,9 @@ WHERE table_id = :table_id AND page_id >= :first AND page_id <= :last
   AND valid_to > :version AND valid_from <= :version;
 
 -- name: page_bounds
--- The bounds of a column in each page that serves a version; NULL where no file of the page can match.
--- Keys of another type have another order.
+-- The bounds of a column in the pages that serve a version, from a number to another; NULL where no file of
+-- the page can match. Keys of another type have another order. The expressions keep the planner on the index
+-- of the pages that serve a version.
 SELECT c.page_id, c.type,
        CASE WHEN c.type <> :type OR
                  (c.low IS NULL OR c.low <= :highest) AND (c.high IS NULL OR c.high >= :lowest)
@@ -408,13 +409,8 @@ SELECT c.page_id, c.type,
 FROM dl_page_columns AS c
 JOIN dl_file_pages AS p ON p.table_id = c.table_id AND p.page_id = c.page_id
 WHERE c.table_id = :table_id AND c.column_key = :column_key
+  AND p.page_id + 0 >= :first AND p.page_id + 0 <= :last
   AND p.valid_to > :version AND p.valid_from <= :version;
-
--- name: page_column
--- One column of pages, from a number to another.
-SELECT page_id, bounds FROM dl_page_columns
-WHERE table_id = :table_id AND column_key = :column_key
-  AND page_id >= :first AND page_id <= :last;
 
 -- name: paged_table
 -- The newest version that pages were built for, the number of the next page, and whether there are any

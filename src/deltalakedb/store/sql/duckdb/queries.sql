@@ -73,30 +73,25 @@ WHERE t.table_id = :table_id AND p.table_id = :table_id
   AND p.valid_to > :version AND p.valid_from <= :version;
 
 -- name: page_bounds
--- The bounds of a column in the pages that serve a version, and in others between them: to leave those
--- out takes a join, which costs more than to read them.
+-- Where the bounds of a column are, in the pages that serve a version and in others between them: to leave
+-- those out takes a join, which costs more than to read them.
 SELECT page_id, type,
        CASE WHEN type <> :type OR
                  (low IS NULL OR low <= :highest) AND (high IS NULL OR high >= :lowest)
-            THEN bounds END
+            THEN bounds_id END
 FROM dl_page_columns
 WHERE table_id = :table_id AND column_key = :column_key
   AND page_id >= :first AND page_id <= :last AND :version >= 0;
+
+-- name: bounds
+-- Looked up by the index, which more conditions would prevent; a longer list of numbers too.
+SELECT bounds_id, bounds FROM dl_page_columns WHERE bounds_id IN (:numbers);
 
 -- name: file_pages_between
 -- As pages_between without statistics: a CASE would read them.
 SELECT page_id, files, NULL FROM dl_file_pages
 WHERE table_id = :table_id AND page_id >= :first AND page_id <= :last
   AND valid_to > :version AND valid_from <= :version;
-
--- name: page_ranges
--- Whether a file of each page can match, without its bounds.
-SELECT page_id,
-       type <> :type OR
-       (low IS NULL OR low <= :highest) AND (high IS NULL OR high >= :lowest)
-FROM dl_page_columns
-WHERE table_id = :table_id AND column_key = :column_key
-  AND page_id >= :first AND page_id <= :last AND :version >= 0;
 
 -- name: page_texts
 -- Texts of groups of files.
