@@ -292,7 +292,7 @@ def _crowd(report: Report, both: _Both, *, each: int, rounds: int) -> None:
     """Eight sessions that append to one table at once."""
     both.each(_sql, "CREATE TABLE bench.crowd (id BIGINT) USING delta")
     statements = [f"INSERT INTO bench.crowd VALUES ({number})" for number in range(each)]
-    warm = 2
+    warm = 4
     for _ in range(warm):
         both.each(_all_at_once, *statements)
     inserts = SESSIONS * each
