@@ -75,9 +75,10 @@ def compare(
     times: dict[str, list[float]] = {name: [] for name in contestants}
     order = list(contestants.items())
     for turn in range(rounds):
-        # Another order each round: nobody always runs after the same neighbour.
-        turned = order[turn % len(order) :] + order[: turn % len(order)]
-        for name, contestant in reversed(turned) if turn % 2 else turned:
+        # Another order each round: nobody always runs first, or after the same neighbour.
+        rotation, place = divmod(turn, len(order))
+        turned = order[place:] + order[:place]
+        for name, contestant in reversed(turned) if rotation % 2 else turned:
             gc.collect()
             times[name].append(contestant())
     report.medians[scenario] = {name: statistics.median(found) for name, found in times.items()}

@@ -4,7 +4,6 @@ import io.delta.storage.AzureLogStore;
 import io.delta.storage.CloseableIterator;
 import io.delta.storage.GCSLogStore;
 import io.delta.storage.HDFSLogStore;
-import io.delta.storage.LocalLogStore;
 import io.delta.storage.LogStore;
 import io.delta.storage.S3SingleDriverLogStore;
 import java.io.ByteArrayOutputStream;
@@ -172,10 +171,9 @@ public final class CatalogLogStore extends LogStore {
     return stores.computeIfAbsent(scheme.toLowerCase(Locale.ROOT), this::newStore);
   }
 
-  /** Delta's own store of a scheme. */
-  private LogStore newStore(String scheme) {
+  /** The store that Delta itself has for a scheme. */
+  LogStore newStore(String scheme) {
     return switch (scheme) {
-      case "file" -> new LocalLogStore(initHadoopConf());
       case "s3", "s3a", "s3n" -> new S3SingleDriverLogStore(initHadoopConf());
       case "gs" -> new GCSLogStore(initHadoopConf());
       case "abfs", "abfss", "adl", "wasb", "wasbs" -> new AzureLogStore(initHadoopConf());

@@ -23,6 +23,7 @@ import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.connector.catalog.StagedTable;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
+import org.apache.spark.sql.delta.storage.DelegatingLogStore;
 
 /** What the log store does with every answer of a service, also with nonsense. */
 public final class LogStoreTest {
@@ -137,6 +138,7 @@ public final class LogStoreTest {
       Map.ofEntries(
           Map.entry("the service gets the lines of a commit", LogStoreTest::sendsLines),
           Map.entry("without an address it is Delta's own store", LogStoreTest::withoutService),
+          Map.entry("each scheme has the store that Delta has for it", LogStoreTest::schemes),
           Map.entry("a table of others is written as Delta does", LogStoreTest::unknownTable),
           Map.entry("other files are written as Delta does", LogStoreTest::otherFiles),
           Map.entry("a visible conflict is one", LogStoreTest::conflict),
@@ -193,6 +195,17 @@ public final class LogStoreTest {
       throw new AssertionError("written twice");
     } catch (FileAlreadyExistsException error) {
       // As Delta's own.
+    }
+  }
+
+  private static void schemes(Fixture f) {
+    CatalogLogStore store = new CatalogLogStore(f.settings);
+    for (String scheme : List.of("file", "hdfs", "s3", "s3a", "s3n", "gs", "abfs", "abfss")) {
+      scala.Option<String> own = DelegatingLogStore.getDefaultLogStoreClassName(scheme);
+      String expected =
+          own.isDefined() ? own.get() : DelegatingLogStore.defaultHDFSLogStoreClassName();
+      String found = store.newStore(scheme).getClass().getName();
+      expect(found.equals(expected), scheme + ": " + found + ", and not " + expected);
     }
   }
 
