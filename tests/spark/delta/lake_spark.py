@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalakedb.errors import DeltaLakeDbError
 from deltalakedb.lake import Lake
 from deltalakedb.spark.delta.embedded import Service
-from deltalakedb.spark.delta.settings import session_settings_for
+from deltalakedb.spark.delta.settings import session_settings_for, spark_location
 from deltalakedb.spark.java import java_home
 from deltalakedb.storage import local_path
 from interop.canonical import differences
@@ -59,9 +59,11 @@ class LakeSpark(SparkWorker):
             **known,
             **settings,
         }
-        environ = {"JAVA_HOME": str(java), "SPARK_LOCAL_IP": "127.0.0.1"}
-        if python is not None:
-            environ["PYSPARK_PYTHON"] = str(python)
+        environ = {
+            "JAVA_HOME": str(java),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": str(python or sys.executable),
+        }
         super().__init__(sys.executable, {"options": every}, environ, folder)
 
     def use(self, service: Service) -> None:
@@ -89,7 +91,8 @@ def agree(lake: Lake, spark: LakeSpark, name: str, query: str | None = None) -> 
     ours = snapshot.to_arrow()
     theirs = spark.sql(query or f"SELECT * FROM {name}")
     assert differences(ours, theirs) == [], f"{name}: {differences(ours, theirs)}"
-    path = local_path(table.location) or table.location
+    # delta-rs finds the files of a clone, which have absolute paths, by the scheme of its table.
+    path = local_path(table.location) or spark_location(table.location)
     judge_all([judge(DeltaRs(lake.storage_options), Case(path, snapshot), ours)])
     found = table.verify()
     assert found.ok, found
