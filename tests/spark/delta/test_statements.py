@@ -63,10 +63,11 @@ def test_after_each_statement_all_readers_agree(
         agree(here.lake, here.spark, names["t"])
         before, version = version, here.lake.table(names["t"]).version
         assert (version > before) == commits, statement
-    described = here.spark.sql(f"DESCRIBE HISTORY {names['t']}")["version"].to_pylist()
-    assert described == list(range(version, -1, -1))
+    described = here.spark.sql(f"DESCRIBE HISTORY {names['t']}")
+    assert described["version"].to_pylist() == list(range(version, -1, -1))
     history = here.lake.table(names["t"]).history()
-    assert [entry.version for entry in history] == described
+    assert [entry.version for entry in history] == described["version"].to_pylist()
+    assert [entry.operation for entry in history] == described["operation"].to_pylist()
 
 
 @at_places(HOME)
