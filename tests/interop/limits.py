@@ -25,9 +25,12 @@ from interop.readers import Reader, Refused
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A table at a version, as a reader meets it; `name` is its name where it has a known one."""
+    """A table at a version, as a reader meets it; `name` is its name where it has a known one.
 
-    path: Path
+    `path` is its folder, or its address in an object store.
+    """
+
+    path: Path | str
     snapshot: Snapshot
     name: str = ""
     timestamp: datetime | None = None
@@ -46,7 +49,7 @@ class Case:
     @property
     def checkpoints(self) -> list[int]:
         """The versions of the checkpoints that are there."""
-        names = (path.name for path in (self.path / "_delta_log").glob("*.checkpoint*"))
+        names = (path.name for path in (Path(self.path) / "_delta_log").glob("*.checkpoint*"))
         return sorted({int(name.split(".")[0]) for name in names if name[0].isdigit()})
 
 
@@ -100,7 +103,7 @@ def _is_far_from_checkpoints(case: Case) -> bool:
 def _came_late(case: Case) -> bool:
     if case.timestamp is None:
         return False
-    commit = case.path / "_delta_log" / f"{case.version:020d}.json"
+    commit = Path(case.path) / "_delta_log" / f"{case.version:020d}.json"
     return commit.stat().st_mtime > case.timestamp.timestamp()
 
 

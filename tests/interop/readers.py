@@ -78,7 +78,7 @@ class Reader:
         raise NotImplementedError
 
     def read(
-        self, path: Path, *, version: int | None = None, timestamp: datetime | None = None
+        self, path: Path | str, *, version: int | None = None, timestamp: datetime | None = None
     ) -> pa.Table:
         """The rows at a version or at an instant; `Refused` with what the engine said."""
         try:
@@ -101,10 +101,14 @@ class DeltaRs(Reader):
 
     name = "delta-rs"
 
+    def __init__(self, storage_options: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self._storage_options = dict(storage_options or {})
+
     def _read(self, path: str, version: int | None, timestamp: datetime | None) -> pa.Table:
         from deltalake import DeltaTable, QueryBuilder
 
-        table = DeltaTable(path, version=version)
+        table = DeltaTable(path, version=version, storage_options=self._storage_options)
         if timestamp is not None:
             table.load_as_version(timestamp)
         found = QueryBuilder().register("t", table).execute("SELECT * FROM t").read_all()

@@ -44,7 +44,16 @@ def start(settings: dict[str, Any]) -> SparkSession:
         builder = builder.config(key, value)
     spark: SparkSession = builder.getOrCreate()
     spark.conf.set("spark.sql.session.timeZone", "UTC")
+    if not settings.get("sail"):
+        spark.udf.register("has_module", has_module, "boolean")
     return spark
+
+
+def has_module(name: str) -> bool:
+    """Whether the Python that runs this has a module."""
+    from importlib.util import find_spec
+
+    return find_spec(name) is not None
 
 
 def frame(spark: SparkSession, request: dict[str, Any]) -> DataFrame:

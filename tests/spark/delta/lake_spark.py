@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 from deltalakedb.errors import DeltaLakeDbError
 from deltalakedb.lake import Lake
 from deltalakedb.spark.delta.embedded import Service
-from deltalakedb.spark.delta.settings import session_settings_for
+from deltalakedb.spark.delta.settings import session_settings_for, spark_location
 from deltalakedb.spark.java import java_home
 from deltalakedb.storage import local_path
 from interop.canonical import differences
@@ -24,29 +25,45 @@ class LakeSpark(SparkWorker):
 
     name = "Delta on Spark with a lake"
 
-    def __init__(self, folder: Path, service: Service | None, **options: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        service: Service | None,
+        *,
+        storage: Mapping[str, str] | None = None,
+        python: Path | None = None,
+        **options: str,
+    ) -> None:
+        """Start it; `storage` are settings of Hadoop, and `python` runs the executors."""
         jars = sorted(peer(self.name, "delta-spark").glob("*.jar"))
+        if storage:
+            jars += sorted(peer("Hadoop for S3", "hadoop-aws").glob("*.jar"))
+        known = {"spark.jars": ",".join(map(str, jars)), "spark.master": "local[2]", **options}
         try:
             java = java_home()
             settings = session_settings_for(
-                {"spark.jars": ",".join(map(str, jars)), "spark.master": "local[2]"},
+                known,
                 service or Service("", ""),
                 warehouse=str(folder / "spark-warehouse"),
-                storage={},
+                storage=storage or {},
                 timeout=None,
             )
         except DeltaLakeDbError as error:
             raise Unavailable(self.name, str(error)) from error
         every = {
             **SPARK_SETTINGS,
-            **settings,
             "spark.local.dir": str(folder),
             "spark.sql.sources.default": "delta",
             # VACUUM and RESTORE list folders in so many tasks.
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
-            **options,
+            **known,
+            **settings,
         }
-        environ = {"JAVA_HOME": str(java), "SPARK_LOCAL_IP": "127.0.0.1"}
+        environ = {
+            "JAVA_HOME": str(java),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": str(python or sys.executable),
+        }
         super().__init__(sys.executable, {"options": every}, environ, folder)
 
     def use(self, service: Service) -> None:
@@ -74,9 +91,9 @@ def agree(lake: Lake, spark: LakeSpark, name: str, query: str | None = None) -> 
     ours = snapshot.to_arrow()
     theirs = spark.sql(query or f"SELECT * FROM {name}")
     assert differences(ours, theirs) == [], f"{name}: {differences(ours, theirs)}"
-    path = local_path(table.location)
-    assert path is not None
-    judge_all([judge(DeltaRs(), Case(path, snapshot), ours)])
+    # delta-rs finds the files of a clone, which have absolute paths, by the scheme of its table.
+    path = local_path(table.location) or spark_location(table.location)
+    judge_all([judge(DeltaRs(lake.storage_options), Case(path, snapshot), ours)])
     found = table.verify()
     assert found.ok, found
     return ours

@@ -36,6 +36,9 @@ spark.range(4).writeTo("numbers").append()
 print("one", one.table("numbers").snapshot().to_arrow().num_rows, spark.table("numbers").count())
 print("token", spark.sql("SET deltalakedb.token").collect()[0]["value"] == "x")
 
+spark.udf.register("python", lambda: sys.executable)
+print("python", spark.sql("SELECT python()").collect()[0][0] == sys.executable)
+
 two.create_table("sales.orders", schema=pa.schema([("id", pa.int64())]))
 attach(spark, two)
 spark.sql("INSERT INTO sales.orders VALUES (1)")

@@ -32,14 +32,20 @@ def jars() -> str:
 
 
 def run(folder: Path, *arguments: str | Path) -> list[str]:
-    """Run a program; the lines that it prints."""
+    """Run a program where the first Python of the PATH is another; the lines that it prints."""
+    other = folder / "bin" / "python3"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\nexit 1\n")
+    other.chmod(0o755)
+    variables = {**os.environ, "PATH": f"{other.parent}{os.pathsep}{os.environ['PATH']}"}
+    variables.pop("PYSPARK_PYTHON", None)
     done = subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
         check=False,
         cwd=folder,
-        env={**os.environ, "JAVA_HOME": str(java_home()), "SPARK_LOCAL_IP": "127.0.0.1"},
+        env={**variables, "JAVA_HOME": str(java_home()), "SPARK_LOCAL_IP": "127.0.0.1"},
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout.splitlines()
@@ -60,6 +66,7 @@ def test_a_program_uses_two_lakes_by_names(tmp_path: Path, jars: str) -> None:
     assert run(tmp_path, APP, tmp_path, jars) == [
         "one 10 10",
         "token False",
+        "python True",
         "two ['fresh', 'sales.orders'] 1",
         "gone False",
         "forName 0",

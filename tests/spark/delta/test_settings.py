@@ -31,7 +31,9 @@ def plain_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No session, no settings of others, and a jar."""
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     for name in ("PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT", "PYSPARK_PYTHON"):
-        monkeypatch.delenv(name, raising=False)
+        # Set first: then it is gone after the test too, if `configure` sets it.
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     if not JAR.is_file():
         monkeypatch.setattr(jar_module, "JAR", Path(__file__))
@@ -94,7 +96,7 @@ def test_a_builder_gets_everything(builder: SparkSession.Builder, lake: Lake) ->
     assert token_of(settings) == service.token
     assert service.token not in str(settings)  # they are arguments of Java
     assert settings["spark.sql.warehouse.dir"] == lake.warehouse
-    assert settings["spark.pyspark.python"] == sys.executable
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
     assert int(settings["spark.databricks.delta.maxCommitAttempts"]) <= 1000
     assert service.token not in repr(service)
 
@@ -104,7 +106,6 @@ def test_what_the_builder_has_stays(builder: SparkSession.Builder, lake: Lake) -
         "spark.jars": "/a.jar, /b.jar",
         "spark.sql.extensions": "a.B",
         "spark.sql.warehouse.dir": "/mine",
-        "spark.pyspark.python": "other",
         "spark.databricks.delta.maxCommitAttempts": "7",
     }
     for name, value in own.items():
@@ -129,7 +130,16 @@ def test_defaults_of_the_file_stay(
 
 def test_a_cluster_chooses_its_own_python(builder: SparkSession.Builder) -> None:
     builder = builder.master("spark://host:7077")
-    assert "spark.pyspark.python" not in builder_settings(configure(builder, **SERVICE))
+    configure(builder, **SERVICE)
+    assert "PYSPARK_PYTHON" not in os.environ
+
+
+def test_a_python_that_was_chosen_stays(
+    builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/a/python")
+    configure(builder, **SERVICE)
+    assert os.environ["PYSPARK_PYTHON"] == "/a/python"
 
 
 def test_a_service_is_named_by_address_and_token(builder: SparkSession.Builder) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from typing import Final
 
@@ -19,6 +21,7 @@ from deltalakedb.spark.delta.settings import (
     TOKEN,
     URI,
     default_settings,
+    has_local_master,
     log_store_setting,
     require_delta,
     session_settings_for,
@@ -57,6 +60,8 @@ def configure(
     - `timeout` limits each call to the service, in seconds (60 by default). A statement fails when
       it ends, and is never committed without the catalog.
     - Tables without a location lie in the warehouse of the lake.
+    - With a local master, Python functions run in the Python of this process, by the variable
+      PYSPARK_PYTHON, which PySpark reads when a session starts. A value that it has stays.
     """
     require_kind("builder", builder, SparkSession.Builder, "a SparkSession.Builder")
     if timeout is not None and require_number("timeout", timeout) <= 0:
@@ -83,6 +88,9 @@ def configure(
     )
     for name, value in settings.items():
         builder = builder.config(name, value)
+    if has_local_master(known):
+        # Otherwise it is the first Python of the PATH. PySpark reads no setting in its place.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return builder
 
 

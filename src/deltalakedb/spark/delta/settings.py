@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,7 +25,6 @@ EXTENSIONS: Final = "spark.sql.extensions"
 JARS: Final = "spark.jars"
 PACKAGES: Final = "spark.jars.packages"
 WAREHOUSE: Final = "spark.sql.warehouse.dir"
-PYTHON: Final = "spark.pyspark.python"
 MASTER: Final = "spark.master"
 ATTEMPTS: Final = "spark.databricks.delta.maxCommitAttempts"
 # Delta's own default is 10,000,000: hours of tries where another writer never lets it win.
@@ -63,9 +61,6 @@ def session_settings_for(
     defaults = {ATTEMPTS: _MOST_ATTEMPTS, **{_HADOOP + n: v for n, v in storage.items()}}
     if warehouse is not None:
         defaults[WAREHOUSE] = spark_location(warehouse)
-    if known.get(MASTER, "local").startswith("local") and "PYSPARK_PYTHON" not in os.environ:
-        # Otherwise workers run the first Python of the PATH.
-        defaults[PYTHON] = sys.executable
     if timeout is not None:
         settings[_HADOOP + TIMEOUT] = str(timeout)
     settings.update({name: value for name, value in defaults.items() if name not in known})
@@ -127,6 +122,11 @@ def default_settings() -> dict[str, str]:
     lines = file.read_text(errors="replace").splitlines() if file.is_file() else []
     pairs = [re.split(r"[\s=]+", line.strip(), maxsplit=1) for line in lines]
     return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and not pair[0].startswith("#")}
+
+
+def has_local_master(known: Mapping[str, str]) -> bool:
+    """Whether the executors of a session are threads of its driver."""
+    return known.get(MASTER, "local").startswith("local")
 
 
 def _too_late(why: str) -> ConfigurationError:
