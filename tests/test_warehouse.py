@@ -115,13 +115,13 @@ def test_of_many_that_set_the_first_warehouse_one_wins(store: Store, open_lake: 
 
 def test_a_catalog_of_an_older_release_asks_for_a_migration(catalog_url: str, here: str) -> None:
     store = Store.open(catalog_url)
-    newest = max(record.version for record in store.migrator.applied())
-    assert [m.name for m in store.migrator.down(newest - 1)] == ["settings"]
+    (first,) = (one.version for one in store.migrator.applied() if one.name == "settings")
+    assert store.migrator.down(first - 1)[-1].name == "settings"
     store.close()
     for warehouse in (None, here):
-        with pytest.raises(SchemaOutdatedError, match=f"schema version {newest - 1}"):
+        with pytest.raises(SchemaOutdatedError, match=f"schema version {first - 1}"):
             deltalakedb.connect(catalog_url, warehouse=warehouse)
-    assert [name.partition("_")[2] for name in deltalakedb.migrate(catalog_url)] == ["settings"]
+    assert deltalakedb.migrate(catalog_url)[0].partition("_")[2] == "settings"
     with deltalakedb.connect(catalog_url, warehouse=here) as lake:
         assert lake.warehouse == here
 

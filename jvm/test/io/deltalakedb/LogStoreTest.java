@@ -48,7 +48,7 @@ public final class LogStoreTest {
     final List<String> requests = new ArrayList<>();
     final AtomicReference<String> body = new AtomicReference<>();
     final AtomicReference<String> sent = new AtomicReference<>();
-    final Configuration settings = new Configuration(false);
+    final Configuration settings = new Configuration();
     final java.nio.file.Path folder;
     final HttpServer server;
     volatile Handler handler = exchange -> answer(exchange, 200, DONE);

@@ -104,7 +104,7 @@ def broken_scans(frame: DataFrame) -> dict[str, str]:
     """
     what = "filters that reach the catalog"
     try:
-        found = [frame.where(f"id = {number}").count() for number in (1, 2)]
+        counts = [frame.where(f"id = {number}").count() for number in (1, 2)]
     except (Py4JError, PySparkException) as error:
         return {what: str(error).strip().partition("\n")[0]}
-    return {} if found == [1, 0] else {what: "the result is not the expected one"}
+    return {} if counts == [1, 0] else {what: "the result is not the expected one"}

@@ -4,7 +4,7 @@ A scan (`LakeFileIndex` in the jar) asks when it runs, with the filters that Spa
 
 Guarantees:
 
-- The service needs a token that is made for this process, and ends with it.
+- The service needs a token, a new one in each process, and ends with the process.
 - A request names a version of a table: whenever it is sent, the files are the same.
 - The catalog need not stay open. One that was closed is opened for the request.
 """

@@ -218,7 +218,7 @@ class _Reader:
     def lazy(self, scans: LakeScans, where: str | None, alias: str | None) -> DataFrame | None:
         """The live rows of the snapshot; its files are listed when Spark has its filters.
 
-        None where Spark would copy what is deleted in a file for each of its rows.
+        None where Spark would copy the deleted rows of a file for each of its rows.
         """
         partitions = [
             StructField(name_in_files(self._snapshot, field), field.type)

@@ -29,7 +29,7 @@ def is_connect(value: SparkSession | DataFrame) -> bool:
 
 
 SPARK_ERRORS: Final = (PySparkException, Py4JError)
-"""What a statement raises: PySpark has classes of its own for some errors of Java only."""
+"""What a statement raises: PySpark has classes of its own for the most frequent errors of Java."""
 
 
 def first_line(error: Exception) -> str:
