@@ -26,7 +26,8 @@ def session(target: Any = None, **settings: str) -> SparkSession:
     for name, value in settings.items():
         builder = builder.config(name.replace("_", "."), value)
     if target is None:
-        builder = configure(builder, service=service[0], token=os.environ["TOKEN"])
+        token = os.environ["TOKEN"]
+        builder = configure(builder, service=service[0], token=token, timeout=15)
     else:
         builder = configure(builder, target)
     return builder.getOrCreate()
