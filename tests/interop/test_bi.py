@@ -6,8 +6,8 @@ One driver serves both. After the statements of a client our reader has the rows
 
 from __future__ import annotations
 
-import sys
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
